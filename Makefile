@@ -1,0 +1,29 @@
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint quality clean
+
+demo: $(STAMP)
+	$(VENV)/bin/python demo/run.py
+
+test: $(STAMP)
+	$(VENV)/bin/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+quality: $(STAMP)
+	$(VENV)/bin/python benchmarks/quality.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment is made once, and again when what it should hold has changed.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[test,lint,demo]"
+	touch $@

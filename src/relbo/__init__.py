@@ -1,0 +1,56 @@
+"""relbo: boosted black-box variational inference."""
+
+from relbo import families, objectives, oracles, steps
+from relbo.boosting import Booster, State
+from relbo.diagnostics import Diagnosis, diagnose
+from relbo.estimate import Estimate
+from relbo.fitting import fit
+from relbo.objectives import RELBO, FiniteStep
+from relbo.oracles import GradientOracle, LaplaceOracle, NaturalOracle, Starts
+from relbo.posterior import Posterior
+from relbo.precondition import Preconditioner
+from relbo.settings import make_booster, paper
+from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, Pairwise
+from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Stalled
+from relbo.targets import from_callable, from_log_density
+from relbo.trace import Record
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RELBO",
+    "Adaptive",
+    "Away",
+    "Booster",
+    "Diagnosis",
+    "Estimate",
+    "FiniteStep",
+    "Fixed",
+    "FullyCorrective",
+    "GapBelow",
+    "GradientOracle",
+    "LaplaceOracle",
+    "LineSearch",
+    "MaxComponents",
+    "MaxEvaluations",
+    "MaxIterations",
+    "MaxSeconds",
+    "NaturalOracle",
+    "Pairwise",
+    "Posterior",
+    "Preconditioner",
+    "Record",
+    "Stalled",
+    "Starts",
+    "State",
+    "diagnose",
+    "families",
+    "fit",
+    "from_callable",
+    "from_log_density",
+    "make_booster",
+    "objectives",
+    "oracles",
+    "paper",
+    "steps",
+]

@@ -1,0 +1,8 @@
+"""Ascents: natural gradients for normal components, Optax gradients for every family, L-BFGS for modes."""
+
+from relbo.ascent.base import AbstractAscent
+from relbo.ascent.gradient import GradientAscent
+from relbo.ascent.lbfgs import lbfgs_evaluations, lbfgs_paths
+from relbo.ascent.natural import NaturalAscent
+
+__all__ = ["AbstractAscent", "GradientAscent", "NaturalAscent", "lbfgs_evaluations", "lbfgs_paths"]

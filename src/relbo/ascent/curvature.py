@@ -1,0 +1,32 @@
+"""The normal law with the curvature of a function at a point: Laplace's approximation, made safe."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+_MAX_CONDITION = 1e6
+
+
+def laplace_factor(function, point: Float[Array, " dim"], twice_differentiable: bool) -> Float[Array, "dim dim"]:
+    """A lower triangular L with L L^T = |H|^-1 for the Hessian H of `function`, eigenvalues taken absolutely.
+
+    Indefinite or flat curvature (a saddle, a funnel's neck) gives a usable scale instead of a failure. Where the
+    function has first derivatives only, H comes from central differences of the gradient.
+    """
+    hessian = jax.hessian(function)(point) if twice_differentiable else _gradient_differences(function, point)
+    values, vectors = jnp.linalg.eigh(0.5 * (hessian + hessian.T))
+    precision = jnp.abs(values)
+    precision = jnp.maximum(precision, jnp.max(precision) / _MAX_CONDITION)
+    # The R of a QR factorisation of the symmetric root is its Cholesky factor, without squaring the condition number.
+    upper = jnp.linalg.qr((vectors / jnp.sqrt(precision)).T, mode="r")
+    return (upper * jnp.sign(jnp.diagonal(upper))[:, None]).T
+
+
+def _gradient_differences(function, point):
+    width = jnp.finfo(point.dtype).eps ** (1 / 3) * jnp.maximum(1.0, jnp.abs(point))
+    gradient = jax.grad(function)
+
+    def column(basis, step):
+        return (gradient(point + step * basis) - gradient(point - step * basis)) / (2 * step)
+
+    return jax.vmap(column)(jnp.eye(point.shape[0], dtype=point.dtype), width)

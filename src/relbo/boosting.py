@@ -1,0 +1,224 @@
+r"""Boosting: the mixture grows by one component an iteration.
+
+    booster = relbo.make_booster(target)
+    state, record = booster.init(key)                # whiten, fit the first component
+    state, record = booster.step(key, state)         # propose, measure the gap, weigh, refine, keep or reject
+
+An iteration is a pure function of its key and state, made of four compiled programs (propose, weigh, refine, measure),
+each compiled once per capacity. Decisions between them are the host's.
+"""
+
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key, PyTree
+
+from relbo._compiled import compiled
+from relbo.ascent import AbstractAscent
+from relbo.estimate import Estimate
+from relbo.families import AbstractFamily
+from relbo.mixture import Mixture, empty_mixture
+from relbo.objectives import (
+    ELBO,
+    AbstractEstimator,
+    AbstractObjective,
+    Evaluation,
+    compare,
+    elbo,
+)
+from relbo.oracles import AbstractOracle, Proposal, find_modes, mode_evaluations
+from relbo.precondition import Preconditioner, Whitened, find_map
+from relbo.steps import AbstractStep, WeightUpdate
+from relbo.targets import AbstractTarget
+from relbo.trace import Record
+
+_FIRST_CAPACITY = 8
+_POLISH_ROUNDS = 5
+
+
+class State(eqx.Module):
+    """What the next iteration needs."""
+
+    target: Whitened
+    mixture: Mixture
+    modes: PyTree
+    """Components at the modes found so far: starts for the oracle."""
+    memory: PyTree
+    """What the step rule remembers."""
+    elbo: Estimate
+    iteration: int
+    num_rejected: int
+    """Proposals rejected since the last one that was kept."""
+
+
+class Booster(eqx.Module):
+    """The settings of a fit, every part an object. `relbo.make_booster` fills in defaults and understands names."""
+
+    target: AbstractTarget
+    family: AbstractFamily
+    objective: AbstractObjective
+    oracle: AbstractOracle
+    step_rule: AbstractStep
+    estimator: AbstractEstimator
+    first_ascent: AbstractAscent
+    refinement: AbstractAscent | None
+    preconditioner: Preconditioner
+    num_measure: int = eqx.field(static=True, default=8192)
+    """Draws, over all slots, for ELBO, gap and the test whether a component is kept."""
+
+    def init(self, key: Key[Array, ""]) -> tuple[State, Record]:
+        """Find the affine map, fit the first component (plain black-box VI), look for modes."""
+        begun = time.perf_counter()
+        map_key, first_key, mode_key, measure_key = jax.random.split(key, 4)
+        target, evaluations = find_map(map_key, self.target, self.preconditioner, self.estimator)
+        mixture, num_nan = _first(first_key, self.first_ascent, target, self.family, self.estimator)
+        modes = find_modes(mode_key, target, self.family, self.oracle.starts)
+        measured = _measure_elbo(measure_key, target, mixture, self._num_each(mixture))
+        num_steps, num_draws = self.first_ascent.num_steps, self.first_ascent.num_draws
+        evaluations += num_steps * num_draws + mode_evaluations(target, self.oracle.starts) + self.num_measure
+        elbo_now = measured.estimate.to_host()
+        if not np.isfinite(elbo_now.value):
+            raise ValueError(
+                f"The first component could not be fitted: its ELBO is {elbo_now.value}. The log density is not finite "
+                "where the component lies. Start from a better example, or check the log density for overflow."
+            )
+        state = State(target, mixture, modes, self.step_rule.init(target.dtype), elbo_now, 0, 0)
+        record = self._record(state, "first", True, 1.0, None, None, None, measured, num_nan, evaluations, begun)
+        return state, record
+
+    def step(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
+        """One iteration. A component that does not improve the mixture is rejected (the step rule being monotone)."""
+        begun = time.perf_counter()
+        keys = jax.random.split(key, 6)
+        iteration = jnp.asarray(state.iteration + 1)
+        old, slot = _with_room(state.mixture)
+        modes, evaluations = self._modes(keys[0], state)
+        proposal = self.oracle.propose(keys[1], state.target, old, modes, self.objective, self.estimator, iteration)
+        update, memory, new = _weigh(
+            keys[2], self.step_rule, state.target, old, proposal, jnp.asarray(slot), iteration, state.memory
+        )
+        num_nan = proposal.num_nan + update.num_nan
+        if self.refinement is not None:
+            new, refine_nan = _refine(keys[3], self.refinement, state.target, new, self.estimator)
+            num_nan = num_nan + refine_nan
+            evaluations += new.capacity * self.refinement.num_steps * self.refinement.num_draws
+        num_each = self._num_each(old)
+        seen = _measure(keys[4], state.target, old, new, proposal.params, num_each)
+        improvement = seen.improvement.to_host()
+        accepted = bool(improvement.value > 0) or (not self.step_rule.monotone and np.isfinite(improvement.value))
+        evaluations += self.oracle.num_evaluations(old) + old.capacity * (self.step_rule.num_draws + 3 * num_each)
+        after = State(
+            state.target,
+            new if accepted else old,
+            modes,
+            memory,
+            seen.elbo.estimate.to_host() if accepted else state.elbo,
+            state.iteration + 1,
+            0 if accepted else state.num_rejected + 1,
+        )
+        kind = self.step_rule.kinds[int(update.kind)]
+        gap, objective = seen.gap.estimate.to_host(), proposal.objective.to_host()
+        args = (float(update.step_size), improvement, gap, objective, seen.elbo, num_nan, evaluations, begun)
+        record = self._record(after, kind, accepted, *args)
+        return after, record
+
+    def polish(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
+        """Refinement with falling steps, for the end of a fit; kept only if it improves the mixture."""
+        begun = time.perf_counter()
+        if self.refinement is None:
+            raise ValueError("This booster does not refine, so it cannot polish.")
+        new, num_nan = state.mixture, jnp.asarray(0)
+        for round_index in range(1, _POLISH_ROUNDS + 1):
+            ascent = self.refinement.annealed(round_index)
+            new, more = _refine(jax.random.fold_in(key, round_index), ascent, state.target, new, self.estimator)
+            num_nan = num_nan + more
+        num_each = self._num_each(new)
+        # The program of the iterations serves here too; its gap, towards a component of the mixture, is not read.
+        seen = _measure(key, state.target, state.mixture, new, state.mixture.component(0), num_each)
+        improvement = seen.improvement.to_host()
+        accepted = bool(improvement.value > 0)
+        after = eqx.tree_at(lambda s: s.mixture, state, new if accepted else state.mixture)
+        if accepted:
+            after = eqx.tree_at(lambda s: s.elbo, after, seen.elbo.estimate.to_host())
+        ascent_evaluations = _POLISH_ROUNDS * self.refinement.num_steps * self.refinement.num_draws
+        evaluations = new.capacity * (ascent_evaluations + 3 * num_each)
+        args = (after, "polish", accepted, 0.0, improvement, None, None, seen.elbo, num_nan, evaluations, begun)
+        return after, self._record(*args)
+
+    def _num_each(self, mixture: Mixture) -> int:
+        return max(2, self.num_measure // mixture.capacity)
+
+    def _modes(self, key, state):
+        """The modes known, or after a rejection those found from new starts."""
+        if state.num_rejected == 0:
+            return state.modes, 0
+        modes = find_modes(key, state.target, self.family, self.oracle.starts)
+        return modes, mode_evaluations(state.target, self.oracle.starts)
+
+    def _record(
+        self, state, kind, accepted, step_size, improvement, gap, objective, measured: Evaluation, num_nan,
+        evaluations, begun,
+    ) -> Record:  # fmt: skip
+        weights = np.exp(np.asarray(state.mixture.log_weights))
+        weights = weights[weights > 0]
+        measured_nan = int(measured.num_nan)
+        return Record(
+            iteration=state.iteration,
+            kind=kind,
+            accepted=accepted,
+            num_components=len(weights),
+            weights=weights,
+            step_size=step_size,
+            elbo=state.elbo,
+            improvement=improvement,
+            gap=gap,
+            objective=objective,
+            seconds=time.perf_counter() - begun,
+            evaluations=evaluations,
+            num_nan=int(num_nan) + measured_nan,
+            num_zero=int(measured.num_zero),
+            nan_fraction=measured_nan / measured.estimate.num_draws,
+        )
+
+
+def _with_room(mixture: Mixture) -> tuple[Mixture, int]:
+    """The mixture with at least one empty slot, doubled if it had none, and that slot."""
+    log_weights = np.asarray(mixture.log_weights)
+    if np.all(log_weights > -np.inf):
+        return mixture.grow(2 * mixture.capacity), mixture.capacity
+    return mixture, int(np.argmin(log_weights))
+
+
+@compiled
+def _first(key, ascent, target, family, estimator):
+    mixture = empty_mixture(family, target.dim, _FIRST_CAPACITY, target.dtype)
+    start = jax.tree.map(lambda leaf: leaf[:1], mixture.params)
+    nothing = empty_mixture(family, target.dim, 1, target.dtype)
+    found = ascent.improve(key, target, nothing, ELBO(), estimator, start, jnp.asarray(0))
+    return mixture.place(0, jax.tree.map(lambda leaf: leaf[0], found.params), 0.0), found.num_nan
+
+
+@compiled
+def _weigh(key, rule, target, mixture, proposal: Proposal, slot, iteration, memory):
+    placed = mixture.place(slot, proposal.params, -jnp.inf)
+    update: WeightUpdate
+    update, memory = rule.update(key, target, placed, slot, iteration, memory)
+    return update, memory, placed.reweight(update.log_weights)
+
+
+@compiled
+def _refine(key, ascent, target, mixture, estimator):
+    return ascent.refine(key, target, mixture, estimator)
+
+
+@compiled
+def _measure(key, target, old, new, params, num_each):
+    return compare(key, target, old, new, params, num_each)
+
+
+@compiled
+def _measure_elbo(key, target, mixture, num_each):
+    return elbo(key, target, mixture, num_each)

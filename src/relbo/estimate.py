@@ -1,0 +1,44 @@
+"""A Monte Carlo number and its standard error, which never travel apart."""
+
+import math
+from typing import Self
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, ArrayLike, Float
+
+
+class Estimate(eqx.Module):
+    """`value` estimated from `num_draws` draws with standard error `std_err`."""
+
+    value: Float[ArrayLike, ""]
+    std_err: Float[ArrayLike, ""]
+    num_draws: int = eqx.field(static=True)
+
+    def to_host(self) -> Self:
+        """The same estimate in Python floats (waits for the device)."""
+        value, std_err = jax.device_get((self.value, self.std_err))
+        return type(self)(float(value), float(std_err), self.num_draws)
+
+    def __str__(self) -> str:
+        return format_estimate(float(self.value), float(self.std_err))
+
+
+def from_draws(values: Float[Array, " num"]) -> Estimate:
+    """The mean of independent draws."""
+    num = values.shape[0]
+    return Estimate(values.mean(), values.std(ddof=1) / math.sqrt(num), num)
+
+
+def format_estimate(value: float, std_err: float) -> str:
+    """Round as a person would: two figures of the error, the value to the same place.
+
+    >>> format_estimate(-77.98312, 0.0123)
+    '-77.983 +- 0.012'
+    """
+    if not math.isfinite(value) or not math.isfinite(std_err):
+        return f"{value:.4g} +- {std_err:.2g}"
+    if std_err <= 0:
+        return f"{value:.6g} +- 0"
+    places = max(0, 1 - math.floor(math.log10(std_err)))
+    return f"{value:.{places}f} +- {std_err:.{places}f}"

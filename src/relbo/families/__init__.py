@@ -1,0 +1,28 @@
+"""Base families: noise (normal, laplace, student-t) x scale (diagonal, low-rank, Cholesky), and NumPyro's classes."""
+
+from relbo.families.base import AbstractFamily, Box
+from relbo.families.location_scale import LocationScale, LocationScaleParams
+from relbo.families.noise import AbstractNoise, Laplace, Normal, StudentT
+from relbo.families.numpyro_adapter import NumPyroFamily, from_numpyro
+from relbo.families.registry import DENSE_LIMIT, family_names, resolve_family
+from relbo.families.scale import AbstractScale, Cholesky, Diagonal, LowRank
+
+__all__ = [
+    "DENSE_LIMIT",
+    "AbstractFamily",
+    "AbstractNoise",
+    "AbstractScale",
+    "Box",
+    "Cholesky",
+    "Diagonal",
+    "Laplace",
+    "LocationScale",
+    "LocationScaleParams",
+    "LowRank",
+    "Normal",
+    "NumPyroFamily",
+    "StudentT",
+    "family_names",
+    "from_numpyro",
+    "resolve_family",
+]

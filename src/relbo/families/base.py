@@ -1,0 +1,55 @@
+"""The protocol of a base family: what a component of the mixture must be able to do.
+
+A family is a settings object; the parameters of a component are a pytree of arrays that the family made. Everything is
+written for one component and one point, and batched by `vmap` where it is used; only draws are made many at a time,
+because one call of a random generator compiles and runs several times faster than many small ones.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+from jaxtyping import Array, Float, Key, PyTree
+
+
+class AbstractFamily(eqx.Module):
+    r"""A set $\mathcal{A}$ of densities on $\mathbb{R}^d$, in a bounded parameter set.
+
+    Guarantee, checked for every family by one contract test: `sample` is reparameterised (differentiable in `params`
+    for a fixed key), `log_prob` is its normalised log density, `project` is idempotent and returns members of the set.
+    """
+
+    @abstractmethod
+    def init(self, loc: Float[Array, " dim"], factor: Float[Array, " dim"] | Float[Array, "dim dim"]) -> PyTree:
+        """The member centred at `loc` with scale `factor` (a diagonal, or a lower triangular matrix)."""
+
+    @abstractmethod
+    def sample(self, key: Key[Array, ""], params: PyTree, num_draws: int) -> Float[Array, "num_draws dim"]: ...
+
+    @abstractmethod
+    def log_prob(self, params: PyTree, point: Float[Array, " dim"]) -> Float[Array, ""]: ...
+
+    @abstractmethod
+    def location(self, params: PyTree) -> Float[Array, " dim"]: ...
+
+    @abstractmethod
+    def move(self, params: PyTree, loc: Float[Array, " dim"], log_factor: Float[Array, ""]) -> PyTree:
+        """The same member moved to `loc` and widened by `exp(log_factor)`."""
+
+    @abstractmethod
+    def project(self, params: PyTree) -> PyTree:
+        """The nearest parameters in the bounded set."""
+
+
+class Box(eqx.Module):
+    r"""The bounded set of the theory, in whitened coordinates: $|m_i| \le$ `loc`, $|\log \sigma_i| \le$ `log_scale`.
+
+    Wide by default. The convergence theory needs a compact set, the duality gap is finite only over one, and the
+    paper's RELBO, whose optimum is often at infinity, ends on this boundary instead.
+    """
+
+    loc: float = eqx.field(static=True, default=1e4)
+    log_scale: float = eqx.field(static=True, default=9.2)
+
+    def __check_init__(self):
+        if not (self.loc > 0 and self.log_scale > 0):
+            raise ValueError(f"Box bounds must be positive, got loc={self.loc}, log_scale={self.log_scale}.")

@@ -1,0 +1,140 @@
+r"""Linear maps $A$ applied to a component's noise: diagonal, low rank + diagonal, Cholesky.
+
+Every scale knows how to apply $A$, to solve with it and its $\log|\det A|$, for one vector. `log_diag` is always the
+logarithm of a diagonal, so that unconstrained optimisers may move it freely and a box around it bounds the set.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, PyTree
+
+
+class AbstractScale(eqx.Module):
+    """A parameterised invertible linear map."""
+
+    @abstractmethod
+    def init(self, factor: Float[Array, " dim"] | Float[Array, "dim dim"]) -> PyTree:
+        """Parameters of the map nearest to `factor`, a diagonal or a lower triangular matrix."""
+
+    @abstractmethod
+    def apply(self, params: PyTree, noise: Float[Array, " dim"]) -> Float[Array, " dim"]: ...
+
+    @abstractmethod
+    def solve(self, params: PyTree, offset: Float[Array, " dim"]) -> Float[Array, " dim"]: ...
+
+    @abstractmethod
+    def log_det(self, params: PyTree) -> Float[Array, ""]: ...
+
+    @abstractmethod
+    def resize(self, params: PyTree, log_factor: Float[Array, ""]) -> PyTree:
+        """The map times `exp(log_factor)`."""
+
+    @abstractmethod
+    def project(self, params: PyTree, log_bound: float) -> PyTree:
+        """The nearest parameters whose scales lie within `exp(+-log_bound)`."""
+
+
+class Diagonal(AbstractScale):
+    """$A = \\mathrm{diag}(e^{\\ell})$; parameters: the vector of logarithms."""
+
+    def init(self, factor):
+        return jnp.log(factor if factor.ndim == 1 else jnp.linalg.norm(factor, axis=1))
+
+    def apply(self, params, noise):
+        return jnp.exp(params) * noise
+
+    def solve(self, params, offset):
+        return jnp.exp(-params) * offset
+
+    def log_det(self, params):
+        return jnp.sum(params)
+
+    def resize(self, params, log_factor):
+        return params + log_factor
+
+    def project(self, params, log_bound):
+        return jnp.clip(params, -log_bound, log_bound)
+
+
+class LowRankParams(eqx.Module):
+    log_diag: Float[Array, " dim"]
+    tilt: Float[Array, "dim rank"]
+
+
+class LowRank(AbstractScale):
+    r"""$A = D (I + U U^\top)$ with $U$ of `rank` columns: invertible for every $U$ and any noise law.
+
+    A sum of a diagonal and a low-rank noise would be the textbook form, but is a density only for normals.
+    """
+
+    rank: int = eqx.field(static=True, default=10)
+
+    def __check_init__(self):
+        if self.rank < 1:
+            raise ValueError(f"rank must be at least 1, got {self.rank}. Use the diagonal scale for rank 0.")
+
+    def init(self, factor):
+        diag = factor if factor.ndim == 1 else jnp.linalg.norm(factor, axis=1)
+        dim, rank = diag.shape[0], min(self.rank, diag.shape[0])
+        # A small fixed tilt, different in every column: at exactly zero the gradient with respect to it vanishes.
+        phase = jnp.arange(dim)[:, None] * (1.0 + jnp.arange(rank)) + jnp.arange(rank)
+        return LowRankParams(jnp.log(diag), (0.1 / jnp.sqrt(dim) * jnp.cos(2.39996 * phase)).astype(diag.dtype))
+
+    def apply(self, params, noise):
+        return jnp.exp(params.log_diag) * (noise + params.tilt @ (params.tilt.T @ noise))
+
+    def solve(self, params, offset):
+        unscaled = jnp.exp(-params.log_diag) * offset
+        inner = jnp.linalg.inv(self._inner(params))
+        return unscaled - params.tilt @ (inner @ (params.tilt.T @ unscaled))
+
+    def log_det(self, params):
+        return jnp.sum(params.log_diag) + jnp.linalg.slogdet(self._inner(params))[1]
+
+    def resize(self, params, log_factor):
+        return LowRankParams(params.log_diag + log_factor, params.tilt)
+
+    def project(self, params, log_bound):
+        bound = jnp.exp(0.5 * log_bound)
+        return LowRankParams(jnp.clip(params.log_diag, -log_bound, log_bound), jnp.clip(params.tilt, -bound, bound))
+
+    def _inner(self, params):
+        return jnp.eye(params.tilt.shape[1], dtype=params.tilt.dtype) + params.tilt.T @ params.tilt
+
+
+class Cholesky(AbstractScale):
+    """$A = L$ lower triangular; parameters: one matrix, the strict lower part of $L$ and $\\log$ of its diagonal."""
+
+    def init(self, factor):
+        return _from_tril(jnp.diag(factor) if factor.ndim == 1 else factor)
+
+    def apply(self, params, noise):
+        return to_tril(params) @ noise
+
+    def solve(self, params, offset):
+        # The explicit inverse is computed once when this is vmapped over points, and leaves one matrix product.
+        lower = to_tril(params)
+        return solve_triangular(lower, jnp.eye(lower.shape[0], dtype=lower.dtype), lower=True) @ offset
+
+    def log_det(self, params):
+        return jnp.sum(jnp.diagonal(params))
+
+    def resize(self, params, log_factor):
+        return _from_tril(to_tril(params) * jnp.exp(log_factor))
+
+    def project(self, params, log_bound):
+        bound = jnp.exp(log_bound)
+        diagonal = jnp.clip(jnp.diagonal(params), -log_bound, log_bound)
+        return jnp.clip(jnp.tril(params, -1), -bound, bound) + jnp.diag(diagonal)
+
+
+def to_tril(params: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
+    """The lower triangular matrix of `Cholesky` parameters."""
+    return jnp.tril(params, -1) + jnp.diag(jnp.exp(jnp.diagonal(params)))
+
+
+def _from_tril(lower: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
+    return jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower)))

@@ -1,0 +1,137 @@
+"""`fit`: the host loop around a booster, with progress, stopping, and nothing lost on Ctrl-C."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from relbo.boosting import Booster, State
+from relbo.posterior import Posterior
+from relbo.progress import progress
+from relbo.settings import make_booster
+from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxIterations, Stalled
+from relbo.trace import Record
+
+MAX_NAN_FRACTION = 0.1
+"""A fit stops, with what it has, when a larger share of the draws has a NaN log density."""
+_POLISH_KEY = 2**31 - 1  # no iteration has this number
+
+
+def fit(
+    target: Any,
+    *,
+    seed: int = 0,
+    max_components: int | None = None,
+    stop: AbstractStop | Sequence[AbstractStop] | None = None,
+    best_by: Callable[[Posterior], float] | None = None,
+    progress_bar: bool = True,
+    start: Posterior | None = None,
+    **settings: Any,
+) -> Posterior:
+    r"""Fit a mixture to a target: whiten, boost, stop by the duality gap, polish.
+
+    `max_components` is at most 32 unless said otherwise. `stop` adds or replaces rules: by default `GapBelow(0.005)` and
+    `Stalled(5)`. `settings` are those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine,
+    precondition. With a step rule that is not monotone (the fixed step) the best iterate is returned, by ELBO or by
+    `best_by(posterior)`, larger being better. `start` continues a posterior with more components. Ctrl-C returns the
+    posterior so far, with a warning. The same seed gives the same result on the same machine.
+
+    >>> import jax.numpy as jnp, relbo
+    >>> target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), jnp.zeros(2))
+    >>> relbo.fit(target, seed=0).num_components
+    1
+    """
+    limit = _checked_limit(max_components)
+    booster = start.booster if start is not None and not settings else make_booster(target, **settings)
+    rules = [*_checked_rules(stop), MaxComponents(limit), MaxIterations(3 * limit + 10)]
+    run = _Run(booster, rules, jax.random.key(seed), best_by)
+    try:
+        with progress(progress_bar) as report:
+            run.go(report, start, target)
+    except KeyboardInterrupt:
+        if run.state is None:
+            raise
+        run.reason = "it was interrupted"
+        warnings.warn(f"Interrupted: returning the posterior after {len(run.records)} iterations.", stacklevel=2)
+    return run.posterior()
+
+
+class _Run:
+    """One fit in progress: whatever happens, `posterior()` gives what there is."""
+
+    def __init__(self, booster: Booster, rules: list[AbstractStop], key, best_by):
+        self.booster, self.rules, self.key, self.best_by = booster, rules, key, best_by
+        self.state: State | None = None
+        self.records: list[Record] = []
+        self.reason = "it was interrupted"
+        self.final: State | None = None
+        self.best: tuple[float, State] | None = None
+
+    def go(self, report, start: Posterior | None, target) -> None:
+        first_new = 0
+        if start is None:
+            self._take(*self.booster.init(jax.random.fold_in(self.key, 0)), report)
+        else:
+            first_new = self._resume(start, target)
+        while (reason := self._stop_reason(self.records[first_new:])) is None:
+            state = self.state
+            self._take(*self.booster.step(jax.random.fold_in(self.key, state.iteration + 1), state), report)
+        self.reason = reason
+        if self.booster.refinement is not None and self.records[-1].num_components > 1:
+            self.final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), self.state)
+            self.records.append(record)
+            report(record)
+
+    def _resume(self, start: Posterior, target) -> int:
+        """Take the state before polishing, so that a continued fit equals one that never stopped."""
+        self.state = start.state
+        self.records = [record for record in start.trace if record.kind != "polish"]
+        if target is not start.target:
+            raise ValueError("start must be a posterior of this very target: pass the target it was fitted to.")
+        return len(self.records) - 1
+
+    def _take(self, state: State, record: Record, report) -> None:
+        self.state = state
+        self.records.append(record)
+        if not self.booster.step_rule.monotone:
+            self._keep_best()
+        report(record)
+
+    def _keep_best(self) -> None:
+        value = self.best_by(self._posterior(self.state)) if self.best_by is not None else self.state.elbo.value
+        if self.best is None or value > self.best[0]:
+            self.best = (float(value), self.state)
+
+    def _stop_reason(self, records: list[Record]) -> str | None:
+        if records[-1].nan_fraction > MAX_NAN_FRACTION:
+            return (
+                f"{records[-1].nan_fraction:.0%} of the draws had a NaN log density (the limit is "
+                f"{MAX_NAN_FRACTION:.0%}): check the model there"
+            )
+        return next((reason for rule in self.rules if (reason := rule.reason(records)) is not None), None)
+
+    def posterior(self) -> Posterior:
+        """The polished mixture, or the best iterate of a rule that is not monotone, or the last one."""
+        return self._posterior(self.final or (self.best[1] if self.best is not None else self.state))
+
+    def _posterior(self, shown: State) -> Posterior:
+        return Posterior(shown.mixture, shown.target, list(self.records), self.reason, self.booster, self.state)
+
+
+def _checked_limit(max_components: int | None) -> int:
+    if max_components is None:
+        return 32
+    if isinstance(max_components, bool) or not isinstance(max_components, int) or max_components < 1:
+        raise ValueError(f"max_components must be an integer of at least 1, got {max_components!r}.")
+    return max_components
+
+
+def _checked_rules(stop) -> list[AbstractStop]:
+    if stop is None:
+        return [GapBelow(), Stalled()]
+    rules = [stop] if isinstance(stop, AbstractStop) else list(stop)
+    for rule in rules:
+        if not isinstance(rule, AbstractStop):
+            raise ValueError(f"stop takes rules such as relbo.GapBelow(0.01), got {rule!r}.")
+    return rules

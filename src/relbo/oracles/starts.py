@@ -1,0 +1,222 @@
+r"""Where an oracle begins: a pool of starts from several sources, scored in one batch.
+
+Gradients do not find what lies far away; starts do. The pool holds
+
+- *residual draws*: points drawn from an inflated $q$, chosen with probability $\propto p / q_\text{inflated}$ and
+  the residual $\log p - \log q$ there, with the scale of the component they came from;
+- *modes*: ends of L-BFGS runs on $\log p$ from points scattered over many widths, with the curvature found there;
+- *initial points*: what the user gave (the example, `init`, prior draws);
+- *random points*: standard normal around the origin, as in the paper's own code (none by default).
+
+A start's score is the gain of the best step towards it, $\max_\gamma \mathrm{ELBO}((1-\gamma) q + \gamma s) -
+\mathrm{ELBO}(q)$ over a grid of $\gamma$: far modes of small mass and near corrections are measured by one yardstick.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from relbo._compiled import compiled
+from relbo.ascent import lbfgs_evaluations, lbfgs_paths
+from relbo.ascent.base import masked_mean
+from relbo.ascent.curvature import laplace_factor
+from relbo.families import DENSE_LIMIT
+from relbo.mixture import Mixture, map_chunks
+from relbo.precondition import Whitened
+
+_LOG_STEPS = np.log(2.0) * -np.arange(1, 13)  # gamma from 1/2 to 2^-12
+_INFLATION = 1.5
+POOL_DRAWS = 1024
+"""Draws of the mixture, over all slots, against which starts are scored."""
+
+_MODE_STEPS = 80
+
+
+class Starts(eqx.Module):
+    """How many starts of each kind the pool holds, and how many draws score each."""
+
+    num_residual: int = eqx.field(static=True, default=24)
+    num_modes: int = eqx.field(static=True, default=48)
+    num_initial: int = eqx.field(static=True, default=8)
+    num_random: int = eqx.field(static=True, default=0)
+    num_draws: int = eqx.field(static=True, default=32)
+
+    def __check_init__(self):
+        if self.size < 1:
+            raise ValueError("Starts must hold at least one start: raise num_residual, num_modes or num_initial.")
+
+    @property
+    def size(self) -> int:
+        return self.num_residual + self.num_modes + self.num_initial + self.num_random
+
+
+def scattered_points(key: Key[Array, ""], target: Whitened, num: int) -> Float[Array, "num dim"]:
+    """Points at widths from 1 to 300 in whitened coordinates, and from 0.3 to 30 in the model's own, half of each."""
+    width_key, own_key, point_key = jax.random.split(key, 3)
+    dim, dtype = target.dim, target.dtype
+    noise = jax.random.normal(point_key, (num, dim), dtype)
+    widths = 10 ** jax.random.uniform(width_key, (num, 1), dtype, 0.0, 2.5)
+    own_widths = 10 ** jax.random.uniform(own_key, (num, 1), dtype, -0.5, 1.5)
+    own = jax.vmap(target.whiten)(target.target.initial[0] + own_widths * noise)
+    return jnp.where((jnp.arange(num) % 2 == 0)[:, None], widths * noise, own)
+
+
+@compiled
+def find_modes(key: Key[Array, ""], target: Whitened, family, starts: Starts) -> PyTree:
+    """Members of the family at the ends of L-BFGS runs from scattered points, with the curvature there."""
+    points = scattered_points(key, target, starts.num_modes)
+    if not target.differentiable:
+        return jax.vmap(lambda point: family.init(point, jnp.ones_like(point)))(points)
+    ends = lbfgs_paths(target.log_density, points, _MODE_STEPS, 1)[:, -1]
+    if target.dim > DENSE_LIMIT:
+        return jax.vmap(lambda end: family.init(end, 0.5 * jnp.ones_like(end)))(ends)
+
+    def member(end):
+        factor = laplace_factor(target.log_density, end, target.twice_differentiable)
+        eye = jnp.eye(target.dim, dtype=target.dtype)
+        return family.init(end, jnp.where(jnp.all(jnp.isfinite(factor)), factor, 0.1 * eye))
+
+    return map_chunks(member, ends, max(1, 2048 // target.dim))
+
+
+def mode_evaluations(target: Whitened, starts: Starts) -> int:
+    """Gradient evaluations of `find_modes`."""
+    if not target.differentiable:
+        return 0
+    curvature = target.dim if target.dim <= DENSE_LIMIT else 0
+    return lbfgs_evaluations(starts.num_modes, _MODE_STEPS) + starts.num_modes * curvature
+
+
+def start_pool(
+    key: Key[Array, ""], target: Whitened, mixture: Mixture, starts: Starts, modes: PyTree, draws: "Draws", iteration
+) -> PyTree:
+    """All starts, stacked. `draws` are draws of the mixture; over the iterations all initial points have their turn."""
+    residual_key, random_key = jax.random.split(key)
+
+    def unit(point):
+        return mixture.family.init(point, jnp.ones_like(point))
+
+    parts = [modes] if starts.num_modes else []
+    if starts.num_residual:
+        parts.append(_residual_starts(residual_key, target, mixture, starts.num_residual, draws))
+    if starts.num_initial:
+        turn = (iteration * starts.num_initial + jnp.arange(starts.num_initial)) % target.target.initial.shape[0]
+        parts.append(jax.vmap(unit)(target.initial[turn]))
+    if starts.num_random:
+        parts.append(jax.vmap(unit)(jax.random.normal(random_key, (starts.num_random, target.dim), target.dtype)))
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+
+
+def pool_evaluations(starts: Starts) -> int:
+    """Evaluations of making and scoring a pool (values only)."""
+    return starts.size * starts.num_draws + (2 if starts.num_residual else 1) * POOL_DRAWS
+
+
+def _residual_starts(key, target, mixture, num, draws: "Draws"):
+    family = mixture.family
+    log_inflation = jnp.log(jnp.asarray(_INFLATION, mixture.dtype))
+    inflated = jax.vmap(lambda p: family.move(p, family.location(p), log_inflation))(mixture.params)
+    wide = eqx.tree_at(lambda m: m.params, mixture, inflated)
+    each = draws.points.shape[0] // mixture.capacity
+    slots = jnp.arange(draws.points.shape[0]) // each
+    # A draw moved away from its component's location is a draw of the inflated component.
+    locations = jax.vmap(family.location)(mixture.params)[slots]
+    points = locations + _INFLATION * (draws.points - locations)
+    log_p, log_q, log_wide = jax.vmap(lambda z: (target.log_density(z), mixture.log_prob(z), wide.log_prob(z)))(points)
+    residual = jnp.where(mixture.active[slots], log_p - log_q, jnp.nan)
+    excess = jnp.log(jnp.maximum(residual - masked_mean(residual), 1e-3))
+    log_chance = mixture.log_weights[slots] + log_p - log_wide + excess
+    log_chance = jnp.where(jnp.isfinite(log_chance), log_chance, -jnp.inf)
+    log_chance = jnp.where(jnp.any(jnp.isfinite(log_chance)), log_chance, mixture.log_weights[slots])
+    picked = jax.random.categorical(key, log_chance, shape=(num,))
+    log_widths = jnp.linspace(-1.0, 0.7, num, dtype=mixture.dtype)  # the picks are in random order already
+
+    def start(pick, log_width):
+        return family.move(mixture.component(slots[pick]), points[pick], log_width)
+
+    return jax.vmap(start)(picked, log_widths)
+
+
+class Draws(eqx.Module):
+    """Stratified draws of the mixture with log p and log q there, shared by all scores."""
+
+    points: Float[Array, "num dim"]
+    weights: Float[Array, " num"]
+    log_p: Float[Array, " num"]
+    log_q: Float[Array, " num"]
+
+
+def mixture_draws(key: Key[Array, ""], target: Whitened, mixture: Mixture) -> Draws:
+    """About `POOL_DRAWS` draws in all; those that are not finite get weight zero."""
+    each = max(1, POOL_DRAWS // mixture.capacity)
+    points = mixture.sample_stratified(key, each).reshape(-1, target.dim)
+    weights = jnp.repeat(jnp.exp(mixture.log_weights) / each, each)
+    log_p, log_q = jax.vmap(lambda z: (target.log_density(z), mixture.log_prob(z)))(points)
+    finite = jnp.isfinite(log_p) & jnp.isfinite(log_q)
+    weights = jnp.where(finite, weights, 0.0)
+    return Draws(points, weights / weights.sum(), jnp.where(finite, log_p, 0.0), jnp.where(finite, log_q, 0.0))
+
+
+class Score(eqx.Module):
+    """The gain of the best step towards a component, NaN where most of its draws are not finite; and at those draws:"""
+
+    gain: Float[Array, ""]
+    log_p: Float[Array, " num"]
+    log_q: Float[Array, " num"]
+    log_s: Float[Array, " num"]
+
+
+def score(
+    key: Key[Array, ""], target: Whitened, mixture: Mixture, draws: Draws, params: PyTree, num_draws: int
+) -> Score:
+    """Score each of a stack of components with `num_draws` draws of its own, and the mixture's `draws`."""
+
+    def one_score(one_key, one):
+        own = mixture.family.sample(one_key, one, num_draws)
+        own_p, own_q = jax.vmap(lambda z: (target.log_density(z), mixture.log_prob(z)))(own)
+        log_s = jax.vmap(lambda z: mixture.family.log_prob(one, z))(jnp.concatenate([own, draws.points]))
+        own_s, there_s = log_s[:num_draws], log_s[num_draws:]
+
+        def after(log_step):
+            log_rest = jnp.log1p(-jnp.exp(log_step))
+            there = draws.log_p - jnp.logaddexp(log_rest + draws.log_q, log_step + there_s)
+            own_values = own_p - jnp.logaddexp(log_rest + own_q, log_step + own_s)
+            share = jnp.isfinite(own_values).mean()
+            own_mean = jnp.where(share > 0.5, masked_mean(own_values), jnp.nan)
+            return (1 - jnp.exp(log_step)) * jnp.sum(draws.weights * there) + jnp.exp(log_step) * own_mean
+
+        before = jnp.sum(draws.weights * (draws.log_p - draws.log_q))
+        gain = jnp.max(jax.vmap(after)(jnp.asarray(_LOG_STEPS, mixture.dtype))) - before
+        return Score(gain, own_p, own_q, own_s)
+
+    keys = jax.random.split(key, jax.tree.leaves(params)[0].shape[0])
+    return map_chunks(lambda key_and_params: one_score(*key_and_params), (keys, params), 16)
+
+
+def best_starts(key, target: Whitened, mixture: Mixture, starts: Starts, modes: PyTree, num: int, iteration) -> PyTree:
+    """The `num` best and most different starts of the pool, stacked."""
+    pool_key, draw_key, score_key = jax.random.split(key, 3)
+    draws = mixture_draws(draw_key, target, mixture)
+    pool = start_pool(pool_key, target, mixture, starts, modes, draws, iteration)
+    gains = score(score_key, target, mixture, draws, pool, starts.num_draws).gain
+    chosen = choose_diverse(mixture.family, pool, gains, num)
+    return jax.tree.map(lambda leaf: leaf[chosen], pool)
+
+
+def choose_diverse(family, params: PyTree, scores: Float[Array, " num"], num_chosen: int) -> Int[Array, " num_chosen"]:
+    """The best starts, each outside the bulk of those chosen before it (as far as there are any)."""
+    locations = jax.vmap(family.location)(params)
+    dim = locations.shape[1]
+    ranked = jnp.where(jnp.isfinite(scores), scores, -jnp.inf)
+
+    def pick(available, _):
+        best = jnp.argmax(available)
+        chosen = jax.tree.map(lambda leaf: leaf[best], params)
+        peak = family.log_prob(chosen, family.location(chosen))
+        # For a normal, within the radius sqrt(dim): the log density is less than dim / 2 below its peak.
+        near = jax.vmap(lambda loc: family.log_prob(chosen, loc))(locations) > peak - 0.5 * dim
+        return jnp.where(near.at[best].set(True), available - 1e6, available), best
+
+    return jax.lax.scan(pick, ranked, length=num_chosen)[1]

@@ -1,0 +1,110 @@
+"""What a fit leaves behind."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from relbo._compiled import compiled
+from relbo.estimate import Estimate
+from relbo.mixture import Mixture, map_chunks
+from relbo.precondition import Whitened
+from relbo.trace import Record
+
+
+class Posterior(eqx.Module):
+    """A fitted mixture, with its target, its trace, and why the fit stopped.
+
+    The mixture lives in whitened coordinates; every method speaks the target's own.
+    """
+
+    mixture: Mixture
+    whitened: Whitened
+    trace: list[Record]
+    stop_reason: str = eqx.field(static=True)
+    booster: Any
+    state: Any
+
+    @property
+    def target(self):
+        return self.whitened.target
+
+    @property
+    def dim(self) -> int:
+        return self.whitened.dim
+
+    @property
+    def num_components(self) -> int:
+        return int(self.mixture.num_components)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weights of the components, largest first."""
+        return _sorted_weights(self.mixture)[0]
+
+    @property
+    def locations(self) -> np.ndarray:
+        """The components' locations in unconstrained coordinates, in the order of `weights`."""
+        order = _sorted_weights(self.mixture)[1]
+        locations = jax.vmap(lambda p: self.whitened.unwhiten(self.mixture.family.location(p)))(self.mixture.params)
+        return np.asarray(locations)[order]
+
+    @property
+    def elbo(self) -> Estimate:
+        """ELBO as the fit last measured it; `relbo.diagnose` measures it afresh."""
+        return self.trace[-1].elbo
+
+    @property
+    def num_evaluations(self) -> int:
+        return sum(record.evaluations for record in self.trace)
+
+    def sample(self, num_draws: int, seed: int = 0) -> PyTree:
+        """Named, constrained draws: the structure and shapes of the model's parameters behind an axis of draws."""
+        draws = self.sample_unconstrained(num_draws, seed=seed)
+        return jax.tree.map(np.asarray, _constrain(self.target, draws))
+
+    def sample_unconstrained(self, num_draws: int, *, seed: int = 0) -> Float[Array, "num_draws dim"]:
+        """Independent draws in unconstrained coordinates."""
+        if num_draws < 1:
+            raise ValueError(f"num_draws must be at least 1, got {num_draws}.")
+        return _sample(self.whitened, self.mixture, jax.random.key(seed), num_draws)
+
+    def log_prob(self, z: Float[Array, "*batch dim"]) -> Float[Array, "*batch"]:
+        """The normalised log density at unconstrained points."""
+        z = jnp.asarray(z, self.whitened.dtype)
+        if z.ndim == 0 or z.shape[-1] != self.dim:
+            raise ValueError(f"z must have shape (..., {self.dim}), got {z.shape}.")
+        flat = z.reshape(-1, self.dim)
+        return _log_prob(self.whitened, self.mixture, flat).reshape(z.shape[:-1])
+
+    def __repr__(self) -> str:
+        return (
+            f"Posterior({self.num_components} components in {self.dim} dimensions, ELBO {self.elbo}, "
+            f"stopped because {self.stop_reason})"
+        )
+
+
+@compiled
+def _sample(whitened, mixture, key, num_draws):
+    draws = mixture.sample(key, num_draws)
+    return map_chunks(whitened.unwhiten, draws)
+
+
+@compiled
+def _log_prob(whitened, mixture, points):
+    log_det = whitened.log_det()
+    return map_chunks(lambda z: mixture.log_prob(whitened.whiten(z)) - log_det, points)
+
+
+@compiled
+def _constrain(target, draws):
+    return map_chunks(target.constrain, draws)
+
+
+def _sorted_weights(mixture) -> tuple[np.ndarray, np.ndarray]:
+    weights = np.exp(np.asarray(mixture.log_weights))
+    order = np.argsort(-weights, kind="stable")[: int((weights > 0).sum())]
+    return weights[order], order

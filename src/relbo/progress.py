@@ -1,0 +1,43 @@
+"""A progress display for a terminal; silent everywhere else."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from relbo.trace import Record
+
+_ROWS = 8
+
+
+@contextmanager
+def progress(wanted: bool) -> Iterator[Callable[[Record], None]]:
+    """A function to call with every record; it redraws a small table on a terminal, and does nothing otherwise."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda record: None
+        return
+    begun, records = time.perf_counter(), []
+    with Live(console=Console(stderr=True), auto_refresh=False) as live:
+        live.update(_table(records, 0.0), refresh=True)
+
+        def report(record: Record) -> None:
+            records.append(record)
+            live.update(_table(records, time.perf_counter() - begun), refresh=True)
+
+        yield report
+
+
+def _table(records: list[Record], seconds: float) -> Table:
+    title = "fitting: compiling, whitening, first component" if not records else f"fitting: {seconds:.1f} s"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in ("iteration", "components", "ELBO", "gap", "step"):
+        table.add_column(name, justify="right")
+    for record in records[-_ROWS:]:
+        kind = record.kind if record.accepted else f"{record.kind}, rejected"
+        gap = "" if record.gap is None else str(record.gap)
+        table.add_row(str(record.iteration), str(record.num_components), str(record.elbo), gap, kind)
+    return table

@@ -1,0 +1,128 @@
+"""From what a user writes to a `Booster`: defaults, names, and the paper's presets."""
+
+from typing import Any
+
+import equinox as eqx
+
+from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
+from relbo.boosting import Booster
+from relbo.choices import choose_name, choose_object
+from relbo.families import AbstractFamily, resolve_family
+from relbo.families.natural import geometry_of
+from relbo.objectives import ESTIMATORS, RELBO, AbstractEstimator, AbstractObjective, FiniteStep
+from relbo.oracles import AbstractOracle, AscentOracle, GradientOracle, LaplaceOracle, NaturalOracle, Starts
+from relbo.precondition import Preconditioner
+from relbo.steps import STEPS, AbstractStep
+from relbo.targets import AbstractTarget
+
+OBJECTIVES: dict[str, AbstractObjective] = {"finite_step": FiniteStep(), "relbo": RELBO()}
+ORACLES: dict[str, AbstractOracle] = {
+    "natural": NaturalOracle(),
+    "gradient": GradientOracle(),
+    "laplace": LaplaceOracle(),
+}
+REFINEMENTS: dict[str, AbstractAscent] = {
+    "natural": NaturalAscent(),
+    "gradient": GradientAscent(num_steps=200, learning_rate=0.02),
+}
+_SCORE_DRAWS = 256  # per component and step: values carry far less than gradients
+
+
+def make_booster(
+    target: AbstractTarget,
+    *,
+    family: str | AbstractFamily = "normal",
+    objective: str | AbstractObjective = "finite_step",
+    oracle: str | AbstractOracle | None = None,
+    step: str | AbstractStep = "fully_corrective",
+    estimator: str | AbstractEstimator | None = None,
+    refine: str | AbstractAscent | bool = True,
+    precondition: str | Preconditioner = "auto",
+) -> Booster:
+    """A booster to drive by hand; `relbo.fit` takes the same settings. Every setting is a name or an object.
+
+    Left to themselves, normal families get the natural-gradient oracle and refinement, all others Adam; a target
+    without gradient gets the score-function estimator.
+    """
+    if not isinstance(target, AbstractTarget):
+        raise ValueError(
+            f"target must be a relbo target, got {type(target).__name__}. "
+            "Make one with relbo.from_log_density(f, example) or relbo.from_callable(f, dim)."
+        )
+    chosen_family = resolve_family(family, target.dim)
+    natural = "natural" if geometry_of(chosen_family) is not None else "gradient"
+    chosen_estimator = _estimator(target, estimator)
+    chosen_oracle = choose_object("oracle", oracle or natural, ORACLES, AbstractOracle)
+    if refine is True or refine is False or refine is None:
+        refinement = REFINEMENTS[natural] if refine else None
+    else:
+        refinement = choose_object("refine", refine, REFINEMENTS, AbstractAscent)
+    if isinstance(chosen_oracle, LaplaceOracle) and not target.differentiable:
+        raise ValueError('oracle="laplace" needs gradients, and this target has none. Use oracle="natural".')
+    first = chosen_oracle.ascent if isinstance(chosen_oracle, AscentOracle) else _first_ascent(natural)
+    if not chosen_estimator.needs_gradient:
+        chosen_oracle, refinement, first = _with_more_draws((chosen_oracle, refinement, first))
+    for part in (chosen_oracle, first, *([refinement] if refinement is not None else [])):
+        part.check(chosen_family)
+    return Booster(
+        target=target,
+        family=chosen_family,
+        objective=choose_object("objective", objective, OBJECTIVES, AbstractObjective),
+        oracle=chosen_oracle,
+        step_rule=choose_object("step", step, STEPS, AbstractStep),
+        estimator=chosen_estimator,
+        first_ascent=first,
+        refinement=refinement,
+        preconditioner=precondition if isinstance(precondition, Preconditioner) else Preconditioner(precondition),
+    )
+
+
+def paper(variant: str = "fully_corrective", *, family: str | AbstractFamily = "mean_field_normal") -> dict[str, Any]:
+    """The paper's settings, to pass to `fit`: `relbo.fit(target, **relbo.paper("line_search"))`.
+
+    RELBO with lambda = 1/sqrt(t+1) over a bounded family, plain reparameterised gradients with Adam from one random
+    start, no refinement, no whitening, no stopping rule but the number of components. Variant 0 is "fixed", 1 is
+    "line_search", 2 is "fully_corrective".
+    """
+    choose_name("variant", variant, ("fixed", "line_search", "fully_corrective"))
+    starts = Starts(num_residual=0, num_modes=0, num_initial=0, num_random=1)
+    return {
+        "family": family,
+        "objective": RELBO("1/sqrt(t+1)"),
+        "oracle": GradientOracle(num_steps=1000, num_draws=16, num_restarts=1, starts=starts),
+        "step": variant,
+        "estimator": "reparameterized",
+        "refine": False,
+        "precondition": "none",
+        "stop": (),
+        "max_components": 20,
+    }
+
+
+def _estimator(target, estimator) -> AbstractEstimator:
+    if estimator is None:
+        return ESTIMATORS["sticking_the_landing" if target.differentiable else "score"]
+    chosen = choose_object("estimator", estimator, ESTIMATORS, AbstractEstimator)
+    if chosen.needs_gradient and not target.differentiable:
+        raise ValueError('This target has no gradient. Use estimator="score", or leave the estimator to relbo.')
+    return chosen
+
+
+def _first_ascent(kind) -> AbstractAscent:
+    return NaturalAscent() if kind == "natural" else GradientAscent()
+
+
+def _with_more_draws(parts):
+    """The same parts with enough draws for the score-function estimator."""
+
+    def widen(part):
+        if isinstance(part, AscentOracle):
+            return eqx.tree_at(lambda p: p.ascent, part, widen(part.ascent))
+        if isinstance(part, NaturalAscent):
+            return NaturalAscent(part.num_steps, max(part.num_draws, _SCORE_DRAWS), part.step_size, part.decay)
+        if isinstance(part, GradientAscent):
+            draws = max(part.num_draws, _SCORE_DRAWS)
+            return GradientAscent(part.num_steps, draws, part.learning_rate, part.optimizer)
+        return part
+
+    return tuple(widen(part) for part in parts)

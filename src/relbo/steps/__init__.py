@@ -1,0 +1,28 @@
+"""Step rules: fixed, line search, adaptive, fully corrective, away and pairwise."""
+
+from relbo.steps.away import Away, Pairwise
+from relbo.steps.base import AbstractStep, WeightProblem, WeightUpdate
+from relbo.steps.corrective import FullyCorrective
+from relbo.steps.frank_wolfe import Adaptive, Fixed, LineSearch
+
+STEPS: dict[str, AbstractStep] = {
+    "fixed": Fixed(),
+    "line_search": LineSearch(),
+    "fully_corrective": FullyCorrective(),
+    "adaptive": Adaptive(),
+    "away": Away(),
+    "pairwise": Pairwise(),
+}
+
+__all__ = [
+    "STEPS",
+    "AbstractStep",
+    "Adaptive",
+    "Away",
+    "Fixed",
+    "FullyCorrective",
+    "LineSearch",
+    "Pairwise",
+    "WeightProblem",
+    "WeightUpdate",
+]

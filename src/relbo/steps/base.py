@@ -1,0 +1,111 @@
+r"""The protocol of a step rule: weights in, weights out, and the cached problem that most of them solve.
+
+All rules but the fixed one work on draws made once: `num_draws` from every component, with $\log p$ and every component's
+log density there. Then $f(w) = \mathrm{KL}(q_w \| p)$ (up to $\log Z$) and its gradient $g_i(w) = E_{s_i}[\log q_w - \log
+p]$ cost no further evaluation of the target, and all points of a search share common random numbers.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from relbo.mixture import Mixture, map_chunks
+from relbo.precondition import Whitened
+
+_BISECTIONS = 40
+
+
+class WeightUpdate(eqx.Module):
+    """The new log weights, the step size taken, and the kind of step as an index into the rule's `kinds`."""
+
+    log_weights: Float[Array, " capacity"]
+    step_size: Float[Array, ""]
+    kind: Int[Array, ""]
+    num_nan: Int[Array, ""]
+
+
+class AbstractStep(eqx.Module):
+    """A step rule. `monotone` says that a step never makes the mixture worse, up to Monte Carlo error."""
+
+    kinds: eqx.AbstractClassVar[tuple[str, ...]]
+    monotone: eqx.AbstractClassVar[bool]
+    num_draws: eqx.AbstractVar[int]
+
+    @abstractmethod
+    def init(self, dtype) -> PyTree:
+        """What the rule remembers between iterations (nothing, for most)."""
+
+    @abstractmethod
+    def update(
+        self,
+        key: Key[Array, ""],
+        target: Whitened,
+        mixture: Mixture,
+        slot: Int[Array, ""],
+        iteration: Int[Array, ""],
+        memory: PyTree,
+    ) -> tuple[WeightUpdate, PyTree]:
+        """New weights for a mixture whose `slot` holds the proposal, at weight zero. `iteration` is at least 1."""
+
+
+class WeightProblem(eqx.Module):
+    """Cached draws: `log_p[i, n]` and `log_s[i, n, k]` at draw n of component i; draws that are not finite are masked."""
+
+    log_p: Float[Array, "capacity num"]
+    log_s: Float[Array, "capacity num capacity"]
+    valid: Float[Array, "capacity num"]
+    usable: Array
+
+    def gradient(self, weights: Float[Array, " capacity"]) -> Float[Array, " capacity"]:
+        """g_i = E_i[log q_w - log p]; zero for slots that hold nothing."""
+        log_q = logsumexp(self.log_s + jnp.log(weights), axis=-1)
+        total = jnp.sum(self.valid * jnp.where(self.valid > 0, log_q - self.log_p, 0.0), axis=1)
+        return jnp.where(self.usable, total / jnp.maximum(self.valid.sum(1), 1), 0.0)
+
+    def value(self, weights: Float[Array, " capacity"]) -> Float[Array, ""]:
+        """f(w), up to log Z."""
+        return jnp.sum(weights * self.gradient(weights))
+
+
+def weight_problem(key, target: Whitened, mixture: Mixture, slot, num_draws: int) -> WeightProblem:
+    """Draw from every component that has weight, and from the proposal in `slot`."""
+    points = mixture.sample_stratified(key, num_draws)
+    flat = points.reshape(-1, target.dim)
+    log_p, log_s = map_chunks(lambda z: (target.log_density(z), mixture.component_log_probs(z)), flat)
+    log_p, log_s = log_p.reshape(points.shape[:2]), log_s.reshape(*points.shape[:2], -1)
+    usable = mixture.active.at[slot].set(True)
+    valid = (jnp.isfinite(log_p) & usable[:, None]).astype(mixture.dtype)
+    # Empty slots never enter: their log densities are irrelevant at weight zero, and must only be finite.
+    log_s = jnp.where(usable, log_s, 0.0)
+    return WeightProblem(jnp.where(valid > 0, log_p, 0.0), log_s, valid, usable)
+
+
+def nan_draws(problem: WeightProblem) -> Int[Array, ""]:
+    """How many draws of usable slots could not be used."""
+    return jnp.sum((problem.valid == 0) & problem.usable[:, None])
+
+
+def search(problem: WeightProblem, weights, direction, largest) -> Float[Array, ""]:
+    """The minimum of the convex f(w + gamma d) over 0 <= gamma <= largest, by bisection on its derivative."""
+
+    def slope(gamma):
+        moved = jnp.maximum(weights + gamma * direction, 0.0)
+        return jnp.sum(direction * problem.gradient(moved))
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = 0.5 * (low + high)
+        rising = slope(middle) > 0
+        return jnp.where(rising, low, middle), jnp.where(rising, middle, high)
+
+    low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, (jnp.zeros_like(largest), largest))
+    return jnp.where(slope(largest) <= 0, largest, jnp.where(slope(jnp.zeros_like(low)) >= 0, 0.0, 0.5 * (low + high)))
+
+
+def to_log_weights(weights: Float[Array, " capacity"]) -> Float[Array, " capacity"]:
+    """Log weights, renormalised; exact zeros become empty slots."""
+    return jnp.log(jnp.maximum(weights, 0.0) / jnp.sum(jnp.maximum(weights, 0.0)))

@@ -1,0 +1,93 @@
+"""When to stop: rules that read the trace. Any rule that fires ends the fit, and its sentence is the reason given."""
+
+import math
+from abc import abstractmethod
+
+import equinox as eqx
+
+from relbo.trace import Record
+
+
+class AbstractStop(eqx.Module):
+    """A rule; `reason` returns a sentence when it fires, None otherwise."""
+
+    @abstractmethod
+    def reason(self, records: list[Record]) -> str | None: ...
+
+
+class GapBelow(AbstractStop):
+    """The duality-gap estimate, value + 2 standard errors on fresh draws, below `tol` nats `times` times in a row."""
+
+    tol: float = 0.005
+    times: int = 2
+
+    def reason(self, records):
+        last = records[-self.times :]
+        if len(last) < self.times or any(record.gap is None for record in last):
+            return None
+        if all(record.gap.value + 2 * record.gap.std_err < self.tol for record in last):
+            return f"the duality gap was below {self.tol:g} nats {self.times} times in a row"
+        return None
+
+
+class Stalled(AbstractStop):
+    """The last `patience` components together did not improve the ELBO.
+
+    A paired test on common draws: their total improvement is within two standard errors of zero, or below
+    `min_improvement` nats a component.
+    """
+
+    patience: int = 5
+    min_improvement: float = 5e-4
+
+    def reason(self, records):
+        last = [record for record in records[-self.patience :] if record.improvement is not None]
+        if len(last) < self.patience:
+            return None
+        total = sum(record.improvement.value for record in last if record.accepted)
+        error = math.sqrt(sum(record.improvement.std_err**2 for record in last if record.accepted))
+        if total <= max(2 * error, self.patience * self.min_improvement):
+            return f"the last {self.patience} components did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
+        return None
+
+
+class MaxComponents(AbstractStop):
+    """A budget of components."""
+
+    num: int
+
+    def __check_init__(self):
+        if self.num < 1:
+            raise ValueError(f"max_components must be at least 1, got {self.num}.")
+
+    def reason(self, records):
+        return f"it has {self.num} components, the most allowed" if records[-1].num_components >= self.num else None
+
+
+class MaxIterations(AbstractStop):
+    """A budget of iterations, rejected ones included."""
+
+    num: int
+
+    def reason(self, records):
+        return f"{self.num} iterations were done, the most allowed" if records[-1].iteration >= self.num else None
+
+
+class MaxSeconds(AbstractStop):
+    """A budget of time, checked after each iteration. (Where it fires, results differ between machines.)"""
+
+    seconds: float
+
+    def reason(self, records):
+        spent = sum(record.seconds for record in records)
+        return f"{spent:.1f} s were spent, the budget was {self.seconds:g} s" if spent >= self.seconds else None
+
+
+class MaxEvaluations(AbstractStop):
+    """A budget of evaluations of the log density (with or without gradient)."""
+
+    num: int
+
+    def reason(self, records):
+        spent = sum(record.evaluations for record in records)
+        return f"{spent} evaluations were spent, the budget was {self.num}" if spent >= self.num else None
