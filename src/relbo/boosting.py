@@ -37,6 +37,7 @@ from relbo.trace import Record
 
 _FIRST_CAPACITY = 8
 _POLISH_ROUNDS = 5
+_FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
 
 class State(eqx.Module):
@@ -50,8 +51,8 @@ class State(eqx.Module):
     """What the step rule remembers."""
     elbo: Estimate
     iteration: int
-    num_rejected: int
-    """Proposals rejected since the last one that was kept."""
+    explore: bool
+    """Whether the next iteration looks for modes anew: after a rejection, and while far ones keep turning up."""
 
 
 class Booster(eqx.Module):
@@ -66,6 +67,8 @@ class Booster(eqx.Module):
     first_ascent: AbstractAscent
     refinement: AbstractAscent | None
     preconditioner: Preconditioner
+    min_improvement: float = 1e-4
+    """Nats by which a component must improve the mixture to be kept, if the step rule is monotone."""
     num_measure: int = eqx.field(static=True, default=8192)
     """Draws, over all slots, for ELBO, gap and the test whether a component is kept."""
 
@@ -85,7 +88,7 @@ class Booster(eqx.Module):
                 f"The first component could not be fitted: its ELBO is {elbo_now.value}. The log density is not finite "
                 "where the component lies. Start from a better example, or check the log density for overflow."
             )
-        state = State(target, mixture, modes, self.step_rule.init(target.dtype), elbo_now, 0, 0)
+        state = State(target, mixture, modes, self.step_rule.init(target.dtype), elbo_now, 0, False)
         record = self._record(state, "first", True, 1.0, None, None, None, measured, num_nan, evaluations, begun)
         return state, record
 
@@ -108,7 +111,10 @@ class Booster(eqx.Module):
         num_each = self._num_each(old)
         seen = _measure(keys[4], state.target, old, new, proposal.params, num_each)
         improvement = seen.improvement.to_host()
-        accepted = bool(improvement.value > 0) or (not self.step_rule.monotone and np.isfinite(improvement.value))
+        gap, objective = seen.gap.estimate.to_host(), proposal.objective.to_host()
+        accepted = bool(improvement.value > self.min_improvement)
+        if not self.step_rule.monotone:
+            accepted = bool(np.isfinite(improvement.value))
         evaluations += self.oracle.num_evaluations(old) + old.capacity * (self.step_rule.num_draws + 3 * num_each)
         after = State(
             state.target,
@@ -117,10 +123,9 @@ class Booster(eqx.Module):
             memory,
             seen.elbo.estimate.to_host() if accepted else state.elbo,
             state.iteration + 1,
-            0 if accepted else state.num_rejected + 1,
+            not accepted or gap.value > _FAR,
         )
         kind = self.step_rule.kinds[int(update.kind)]
-        gap, objective = seen.gap.estimate.to_host(), proposal.objective.to_host()
         args = (float(update.step_size), improvement, gap, objective, seen.elbo, num_nan, evaluations, begun)
         record = self._record(after, kind, accepted, *args)
         return after, record
@@ -152,8 +157,8 @@ class Booster(eqx.Module):
         return max(2, self.num_measure // mixture.capacity)
 
     def _modes(self, key, state):
-        """The modes known, or after a rejection those found from new starts."""
-        if state.num_rejected == 0:
+        """The modes known, or those found from new starts."""
+        if not state.explore or self.oracle.starts.num_modes == 0:
             return state.modes, 0
         modes = find_modes(key, state.target, self.family, self.oracle.starts)
         return modes, mode_evaluations(state.target, self.oracle.starts)

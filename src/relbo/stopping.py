@@ -16,18 +16,26 @@ class AbstractStop(eqx.Module):
 
 
 class GapBelow(AbstractStop):
-    """The duality-gap estimate, value + 2 standard errors on fresh draws, below `tol` nats `times` times in a row."""
+    """The duality-gap estimate, value + 2 standard errors on fresh draws, below `tol` nats `times` times in a row.
 
-    tol: float = 0.005
+    What an iteration improved is a lower bound of the gap before it, whatever the oracle found: it must be below `tol`
+    too, so that a weak proposal cannot end a fit that still makes progress.
+    """
+
+    tol: float = 0.002
     times: int = 2
 
     def reason(self, records):
         last = records[-self.times :]
-        if len(last) < self.times or any(record.gap is None for record in last):
-            return None
-        if all(record.gap.value + 2 * record.gap.std_err < self.tol for record in last):
+        if len(last) == self.times and all(self._below(record) for record in last):
             return f"the duality gap was below {self.tol:g} nats {self.times} times in a row"
         return None
+
+    def _below(self, record: Record) -> bool:
+        if record.gap is None or record.improvement is None:
+            return False
+        upper = record.gap.value + 2 * record.gap.std_err
+        return upper < self.tol and record.improvement.value < self.tol
 
 
 class Stalled(AbstractStop):

@@ -16,10 +16,11 @@ def lbfgs_paths(
     A path that meets a value or gradient that is not finite stays where it was.
     """
     kept = jnp.unique(jnp.round(jnp.geomspace(3, num_steps, num_kept)).astype(int) - 1, size=num_kept)
-    return jax.vmap(lambda point: _path(function, point, num_steps)[kept])(points)
+    return jax.vmap(lambda point: lbfgs_path(function, point, num_steps)[kept])(points)
 
 
-def _path(function, point, num_steps):
+def lbfgs_path(function, point: Float[Array, " dim"], num_steps: int) -> Float[Array, "num_steps dim"]:
+    """The positions of one ascent, step by step."""
     search = optax.scale_by_zoom_linesearch(max_linesearch_steps=MAX_LINESEARCH_STEPS)
     optimizer = optax.lbfgs(memory_size=10, linesearch=search)
 

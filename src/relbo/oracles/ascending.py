@@ -15,7 +15,7 @@ class AscentOracle(AbstractOracle):
     """Score the pool, move the `num_restarts` best and most different starts by `ascent`, keep the best end."""
 
     ascent: AbstractAscent
-    num_restarts: int = eqx.field(static=True, default=4)
+    num_restarts: int = eqx.field(static=True, default=6)
     starts: Starts = Starts()
 
     def __check_init__(self):
@@ -40,7 +40,7 @@ class AscentOracle(AbstractOracle):
 
 
 def NaturalOracle(  # noqa: N802  (reads as the class it builds)
-    num_steps: int = 100, num_draws: int = 32, num_restarts: int = 4, starts: Starts | None = None
+    num_steps: int = 100, num_draws: int = 32, num_restarts: int = 6, starts: Starts | None = None
 ) -> AscentOracle:
     """Natural gradients, for normal components with a full or diagonal scale."""
     return AscentOracle(NaturalAscent(num_steps, num_draws), num_restarts, starts or Starts())

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from relbo._compiled import compiled
-from relbo.ascent import lbfgs_evaluations, lbfgs_paths
+from relbo.ascent import lbfgs_evaluations, lbfgs_path
 from relbo.ascent.base import masked_mean
 from relbo.ascent.curvature import laplace_factor
 from relbo.families import DENSE_LIMIT
@@ -31,7 +31,7 @@ _INFLATION = 1.5
 POOL_DRAWS = 1024
 """Draws of the mixture, over all slots, against which starts are scored."""
 
-_MODE_STEPS = 80
+_MODE_STEPS = 100
 
 
 class Starts(eqx.Module):
@@ -52,24 +52,39 @@ class Starts(eqx.Module):
         return self.num_residual + self.num_modes + self.num_initial + self.num_random
 
 
-def scattered_points(key: Key[Array, ""], target: Whitened, num: int) -> Float[Array, "num dim"]:
-    """Points at widths from 1 to 300 in whitened coordinates, and from 0.3 to 30 in the model's own, half of each."""
-    width_key, own_key, point_key = jax.random.split(key, 3)
-    dim, dtype = target.dim, target.dtype
-    noise = jax.random.normal(point_key, (num, dim), dtype)
-    widths = 10 ** jax.random.uniform(width_key, (num, 1), dtype, 0.0, 2.5)
-    own_widths = 10 ** jax.random.uniform(own_key, (num, 1), dtype, -0.5, 1.5)
-    own = jax.vmap(target.whiten)(target.target.initial[0] + own_widths * noise)
-    return jnp.where((jnp.arange(num) % 2 == 0)[:, None], widths * noise, own)
+def _scattered(key: Key[Array, ""], target: Whitened, num: int):
+    """Points to walk from, and for each whether it is in the model's own coordinates or in whitened ones, half of each.
+
+    Own points lie around the example at widths from 0.3 to 30, whitened ones around the origin at widths from 1 to 300:
+    what is far away is sought on the scale of the model and on that of the mode already found.
+    """
+    width_key, point_key = jax.random.split(key)
+    own = jnp.arange(num) % 2 == 0
+    noise = jax.random.normal(point_key, (num, target.dim), target.dtype)
+    log_widths = 2 * jax.random.uniform(width_key, (num,), target.dtype) + jnp.where(own, -0.5, 0.5)
+    centers = jnp.where(own[:, None], target.target.initial[0], 0.0)
+    return centers + 10 ** log_widths[:, None] * noise, own
 
 
 @compiled
 def find_modes(key: Key[Array, ""], target: Whitened, family, starts: Starts) -> PyTree:
     """Members of the family at the ends of L-BFGS runs from scattered points, with the curvature there."""
-    points = scattered_points(key, target, starts.num_modes)
+    points, own = _scattered(key, target, starts.num_modes)
+
+    def to_whitened(point, is_own):
+        return jnp.where(is_own, target.whiten(point), point)
+
     if not target.differentiable:
-        return jax.vmap(lambda point: family.init(point, jnp.ones_like(point)))(points)
-    ends = lbfgs_paths(target.log_density, points, _MODE_STEPS, 1)[:, -1]
+        return jax.vmap(lambda z, o: family.init(to_whitened(z, o), jnp.ones_like(z)))(points, own)
+
+    def walk(point, is_own):
+        # In the coordinates that the start came from: a far mode need not look round in those of another.
+        def height(at):
+            return target.target.log_density(jnp.where(is_own, at, target.unwhiten(at)))
+
+        return to_whitened(lbfgs_path(height, point, _MODE_STEPS)[-1], is_own)
+
+    ends = jax.vmap(walk)(points, own)
     if target.dim > DENSE_LIMIT:
         return jax.vmap(lambda end: family.init(end, 0.5 * jnp.ones_like(end)))(ends)
 
@@ -131,7 +146,7 @@ def _residual_starts(key, target, mixture, num, draws: "Draws"):
     log_chance = jnp.where(jnp.isfinite(log_chance), log_chance, -jnp.inf)
     log_chance = jnp.where(jnp.any(jnp.isfinite(log_chance)), log_chance, mixture.log_weights[slots])
     picked = jax.random.categorical(key, log_chance, shape=(num,))
-    log_widths = jnp.linspace(-1.0, 0.7, num, dtype=mixture.dtype)  # the picks are in random order already
+    log_widths = jnp.linspace(-1.0, 0.4, 5, dtype=mixture.dtype)[jnp.arange(num) % 5]  # the picks are in random order
 
     def start(pick, log_width):
         return family.move(mixture.component(slots[pick]), points[pick], log_width)
@@ -196,12 +211,21 @@ def score(
 
 
 def best_starts(key, target: Whitened, mixture: Mixture, starts: Starts, modes: PyTree, num: int, iteration) -> PyTree:
-    """The `num` best and most different starts of the pool, stacked."""
+    """`num` starts of the pool, stacked: the best and most different ones, and up to two thirds residual draws.
+
+    Scores are noisy where little is left to gain, and then the chance with which residual draws were made is the better
+    guide.
+    """
     pool_key, draw_key, score_key = jax.random.split(key, 3)
     draws = mixture_draws(draw_key, target, mixture)
     pool = start_pool(pool_key, target, mixture, starts, modes, draws, iteration)
     gains = score(score_key, target, mixture, draws, pool, starts.num_draws).gain
-    chosen = choose_diverse(mixture.family, pool, gains, num)
+    num_residual = min(starts.num_residual, 2 * num // 3)
+    first_residual = starts.num_modes  # the order of `start_pool`
+    chosen = jnp.append(
+        choose_diverse(mixture.family, pool, gains, num - num_residual),
+        first_residual + jnp.arange(num_residual),
+    )
     return jax.tree.map(lambda leaf: leaf[chosen], pool)
 
 
