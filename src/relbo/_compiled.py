@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ def compiled(function: F) -> F:
         nonlocal program
         if program is None:
             on_cpu = jax.default_backend() == "cpu"
-            options = {"compiler_options": {"xla_backend_optimization_level": 1}} if on_cpu else {}
+            options: dict[str, Any] = {"compiler_options": {"xla_backend_optimization_level": 1}} if on_cpu else {}
             program = eqx.filter_jit(function, **options)
         return program(*args, **kwargs)
 

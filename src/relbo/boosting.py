@@ -68,7 +68,7 @@ class Booster(eqx.Module):
     refinement: AbstractAscent | None
     preconditioner: Preconditioner
     min_improvement: float = 1e-4
-    """Nats by which a component must improve the mixture to be kept, if the step rule is monotone."""
+    """Nats by which a component must improve the mixture to be kept; -inf keeps them all."""
     num_measure: int = eqx.field(static=True, default=8192)
     """Draws, over all slots, for ELBO, gap and the test whether a component is kept."""
 
@@ -78,10 +78,10 @@ class Booster(eqx.Module):
         map_key, first_key, mode_key, measure_key = jax.random.split(key, 4)
         target, evaluations = find_map(map_key, self.target, self.preconditioner, self.estimator)
         mixture, num_nan = _first(first_key, self.first_ascent, target, self.family, self.estimator)
-        modes = find_modes(mode_key, target, self.family, self.oracle.starts)
+        modes, num_mode_evaluations = self._find_modes(mode_key, target)
         measured = _measure_elbo(measure_key, target, mixture, self._num_each(mixture))
         num_steps, num_draws = self.first_ascent.num_steps, self.first_ascent.num_draws
-        evaluations += num_steps * num_draws + mode_evaluations(target, self.oracle.starts) + self.num_measure
+        evaluations += num_steps * num_draws + num_mode_evaluations + self.num_measure
         elbo_now = measured.estimate.to_host()
         if not np.isfinite(elbo_now.value):
             raise ValueError(
@@ -93,12 +93,12 @@ class Booster(eqx.Module):
         return state, record
 
     def step(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
-        """One iteration. A component that does not improve the mixture is rejected (the step rule being monotone)."""
+        """One iteration. A component that does not improve the mixture by `min_improvement` is rejected."""
         begun = time.perf_counter()
         keys = jax.random.split(key, 6)
         iteration = jnp.asarray(state.iteration + 1)
         old, slot = _with_room(state.mixture)
-        modes, evaluations = self._modes(keys[0], state)
+        modes, evaluations = self._find_modes(keys[0], state.target) if state.explore else (state.modes, 0)
         proposal = self.oracle.propose(keys[1], state.target, old, modes, self.objective, self.estimator, iteration)
         update, memory, new = _weigh(
             keys[2], self.step_rule, state.target, old, proposal, jnp.asarray(slot), iteration, state.memory
@@ -113,8 +113,6 @@ class Booster(eqx.Module):
         improvement = seen.improvement.to_host()
         gap, objective = seen.gap.estimate.to_host(), proposal.objective.to_host()
         accepted = bool(improvement.value > self.min_improvement)
-        if not self.step_rule.monotone:
-            accepted = bool(np.isfinite(improvement.value))
         evaluations += self.oracle.num_evaluations(old) + old.capacity * (self.step_rule.num_draws + 3 * num_each)
         after = State(
             state.target,
@@ -156,12 +154,12 @@ class Booster(eqx.Module):
     def _num_each(self, mixture: Mixture) -> int:
         return max(2, self.num_measure // mixture.capacity)
 
-    def _modes(self, key, state):
-        """The modes known, or those found from new starts."""
-        if not state.explore or self.oracle.starts.num_modes == 0:
-            return state.modes, 0
-        modes = find_modes(key, state.target, self.family, self.oracle.starts)
-        return modes, mode_evaluations(state.target, self.oracle.starts)
+    def _find_modes(self, key, target: Whitened) -> tuple[PyTree, int]:
+        """Starts at modes, if the oracle wants any, and the evaluations spent."""
+        starts = self.oracle.starts
+        if not starts.num_modes:
+            return None, 0
+        return find_modes(key, target, self.family, starts), mode_evaluations(target, starts)
 
     def _record(
         self, state, kind, accepted, step_size, improvement, gap, objective, measured: Evaluation, num_nan,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import logsumexp
 
 from relbo._compiled import compiled
 from relbo.estimate import Estimate
@@ -67,12 +66,17 @@ def diagnose(posterior: Posterior, num_draws: int = 10_000, seed: int = 0) -> Di
     inside = ratios[np.isfinite(ratios)]
     gap = _gap(oracle_key, gap_key, posterior)
     if len(inside) < 100:
-        elbo, log_z, k_hat, ess = Estimate(-math.inf, math.inf, len(inside)), Estimate(math.nan, math.inf, 0), math.inf, 0.0
+        elbo, log_z, k_hat, ess = (
+            Estimate(-math.inf, math.inf, len(inside)),
+            Estimate(math.nan, math.inf, 0),
+            math.inf,
+            0.0,
+        )
     else:
         elbo = _elbo(ratios)
         log_z = _log_z(ratios)
         smoothed, k_hat = psis(inside)
-        ess = float(np.exp(-logsumexp(2 * smoothed)))
+        ess = float(np.exp(-np.logaddexp.reduce(2 * smoothed)))
     limit = min(1 - 1 / math.log10(num_draws), 0.7)
     verdict = _verdict(k_hat, limit, gap, num_nan / num_draws, num_zero / num_draws)
     return Diagnosis(
@@ -128,7 +132,7 @@ def psis(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
     cutoff = max(shifted[order[-num_tail - 1]], math.log(np.finfo(float).tiny))
     tail = tail[shifted[tail] > cutoff]
     if len(tail) <= 4:
-        return shifted - logsumexp(shifted), math.inf
+        return shifted - np.logaddexp.reduce(shifted), math.inf
     excess = np.exp(shifted[tail]) - math.exp(cutoff)
     k_hat, scale = _fit_pareto(excess)
     smoothed = shifted.copy()
@@ -136,7 +140,7 @@ def psis(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:
         levels = (np.arange(len(tail)) + 0.5) / len(tail)
         quantiles = scale * np.expm1(-k_hat * np.log1p(-levels)) / k_hat if k_hat else -scale * np.log1p(-levels)
         smoothed[tail] = np.minimum(np.log(quantiles + math.exp(cutoff)), 0.0)
-    return smoothed - logsumexp(smoothed), k_hat
+    return smoothed - np.logaddexp.reduce(smoothed), k_hat
 
 
 def _fit_pareto(excess: np.ndarray) -> tuple[float, float]:

@@ -5,14 +5,14 @@ from typing import Self
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 
 class Estimate(eqx.Module):
     """`value` estimated from `num_draws` draws with standard error `std_err`."""
 
-    value: Float[ArrayLike, ""]
-    std_err: Float[ArrayLike, ""]
+    value: Float[Array, ""] | float
+    std_err: Float[Array, ""] | float
     num_draws: int = eqx.field(static=True)
 
     def to_host(self) -> Self:

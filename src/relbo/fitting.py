@@ -1,9 +1,11 @@
 """`fit`: the host loop around a booster, with progress, stopping, and nothing lost on Ctrl-C."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 
 from relbo.boosting import Booster, State
@@ -11,6 +13,7 @@ from relbo.posterior import Posterior
 from relbo.progress import progress
 from relbo.settings import make_booster
 from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxIterations, Stalled
+from relbo.targets import AbstractTarget
 from relbo.trace import Record
 
 MAX_NAN_FRACTION = 0.1
@@ -31,19 +34,23 @@ def fit(
 ) -> Posterior:
     r"""Fit a mixture to a target: whiten, boost, stop by the duality gap, polish.
 
-    `max_components` is at most 32 unless said otherwise. `stop` adds or replaces rules: by default `GapBelow(0.005)` and
-    `Stalled(5)`. `settings` are those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine,
-    precondition. With a step rule that is not monotone (the fixed step) the best iterate is returned, by ELBO or by
-    `best_by(posterior)`, larger being better. `start` continues a posterior with more components. Ctrl-C returns the
-    posterior so far, with a warning. The same seed gives the same result on the same machine.
+    There are at most `max_components`, 32 by default. `stop` replaces the other rules, `GapBelow()` and `Stalled()` by
+    default. `settings` are those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine,
+    precondition, min_improvement. With a step rule that is not monotone (the fixed step) the best iterate is returned,
+    by ELBO or by `best_by(posterior)`, larger being better. `start` continues a posterior with more components. Ctrl-C
+    returns the posterior so far, with a warning. The same seed gives the same result on the same machine.
 
     >>> import jax.numpy as jnp, relbo
     >>> target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), jnp.zeros(2))
     >>> relbo.fit(target, seed=0).num_components
     1
     """
+    _check_settings(settings)
     limit = _checked_limit(max_components)
-    booster = start.booster if start is not None and not settings else make_booster(target, **settings)
+    if start is not None and not settings and isinstance(target, AbstractTarget):
+        booster = eqx.tree_at(lambda b: b.target, start.booster, target)
+    else:
+        booster = make_booster(target, **settings)
     rules = [*_checked_rules(stop), MaxComponents(limit), MaxIterations(3 * limit + 10)]
     run = _Run(booster, rules, jax.random.key(seed), best_by)
     try:
@@ -68,6 +75,12 @@ class _Run:
         self.final: State | None = None
         self.best: tuple[float, State] | None = None
 
+    @property
+    def current(self) -> State:
+        if self.state is None:
+            raise RuntimeError("The fit has not begun.")
+        return self.state
+
     def go(self, report, start: Posterior | None, target) -> None:
         first_new = 0
         if start is None:
@@ -75,20 +88,23 @@ class _Run:
         else:
             first_new = self._resume(start, target)
         while (reason := self._stop_reason(self.records[first_new:])) is None:
-            state = self.state
+            state = self.current
             self._take(*self.booster.step(jax.random.fold_in(self.key, state.iteration + 1), state), report)
         self.reason = reason
         if self.booster.refinement is not None and self.records[-1].num_components > 1:
-            self.final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), self.state)
+            self.final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), self.current)
             self.records.append(record)
             report(record)
 
     def _resume(self, start: Posterior, target) -> int:
         """Take the state before polishing, so that a continued fit equals one that never stopped."""
-        self.state = start.state
+        if (target.dim, target.dtype) != (start.target.dim, start.target.dtype):
+            raise ValueError(
+                f"start is a posterior in {start.target.dim} dimensions ({start.target.dtype}), the target has "
+                f"{target.dim} ({target.dtype}): pass the target that start was fitted to."
+            )
+        self.state = eqx.tree_at(lambda state: state.target.target, start.state, target)
         self.records = [record for record in start.trace if record.kind != "polish"]
-        if target is not start.target:
-            raise ValueError("start must be a posterior of this very target: pass the target it was fitted to.")
         return len(self.records) - 1
 
     def _take(self, state: State, record: Record, report) -> None:
@@ -99,9 +115,10 @@ class _Run:
         report(record)
 
     def _keep_best(self) -> None:
-        value = self.best_by(self._posterior(self.state)) if self.best_by is not None else self.state.elbo.value
+        state = self.current
+        value = float(self.best_by(self._posterior(state)) if self.best_by is not None else state.elbo.value)
         if self.best is None or value > self.best[0]:
-            self.best = (float(value), self.state)
+            self.best = (value, state)
 
     def _stop_reason(self, records: list[Record]) -> str | None:
         if records[-1].nan_fraction > MAX_NAN_FRACTION:
@@ -113,10 +130,19 @@ class _Run:
 
     def posterior(self) -> Posterior:
         """The polished mixture, or the best iterate of a rule that is not monotone, or the last one."""
-        return self._posterior(self.final or (self.best[1] if self.best is not None else self.state))
+        return self._posterior(self.final or (self.best[1] if self.best is not None else self.current))
 
     def _posterior(self, shown: State) -> Posterior:
-        return Posterior(shown.mixture, shown.target, list(self.records), self.reason, self.booster, self.state)
+        return Posterior(
+            shown.mixture, shown.target, shown.elbo, list(self.records), self.reason, self.booster, self.current
+        )
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    known = [name for name in inspect.signature(make_booster).parameters if name != "target"]
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise TypeError(f"fit has no setting {', '.join(unknown)}. It takes {', '.join(known)}, and those of its own.")
 
 
 def _checked_limit(max_components: int | None) -> int:

@@ -6,12 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from relbo._compiled import compiled
 from relbo.estimate import Estimate
 from relbo.mixture import Mixture, map_chunks
 from relbo.precondition import Whitened
+from relbo.targets import AbstractTarget
 from relbo.trace import Record
 
 
@@ -23,14 +24,17 @@ class Posterior(eqx.Module):
 
     mixture: Mixture
     whitened: Whitened
+    elbo: Estimate
+    """As the fit last measured it; `relbo.diagnose` measures it afresh."""
     trace: list[Record]
     stop_reason: str = eqx.field(static=True)
     booster: Any
     state: Any
 
     @property
-    def target(self):
-        return self.whitened.target
+    def target(self) -> AbstractTarget:
+        """The target that was fitted."""
+        return self.booster.target
 
     @property
     def dim(self) -> int:
@@ -53,11 +57,6 @@ class Posterior(eqx.Module):
         return np.asarray(locations)[order]
 
     @property
-    def elbo(self) -> Estimate:
-        """ELBO as the fit last measured it; `relbo.diagnose` measures it afresh."""
-        return self.trace[-1].elbo
-
-    @property
     def num_evaluations(self) -> int:
         return sum(record.evaluations for record in self.trace)
 
@@ -72,8 +71,8 @@ class Posterior(eqx.Module):
             raise ValueError(f"num_draws must be at least 1, got {num_draws}.")
         return _sample(self.whitened, self.mixture, jax.random.key(seed), num_draws)
 
-    def log_prob(self, z: Float[Array, "*batch dim"]) -> Float[Array, "*batch"]:
-        """The normalised log density at unconstrained points."""
+    def log_prob(self, z: ArrayLike) -> Array:
+        """The normalised log density at unconstrained points `z` of shape (..., dim); the result has shape (...)."""
         z = jnp.asarray(z, self.whitened.dtype)
         if z.ndim == 0 or z.shape[-1] != self.dim:
             raise ValueError(f"z must have shape (..., {self.dim}), got {z.shape}.")

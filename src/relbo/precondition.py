@@ -47,6 +47,9 @@ class Whitened(AbstractTarget):
     family: LocationScale
     params: LocationScaleParams
 
+    def __init__(self, target: AbstractTarget, family: LocationScale, params: LocationScaleParams):
+        self.target, self.family, self.params = target, family, params
+
     @property
     def dim(self):
         return self.target.dim
@@ -113,7 +116,7 @@ def find_map(
     check_proper(target, family, winner)
     whitened = Whitened(target, family, winner)
     if isinstance(start.family.scale, LowRank):
-        tilt = GradientAscent(num_steps=300, num_draws=8)
+        tilt = GradientAscent(num_steps=1000, num_draws=16)
         whitened = _tilted(low_rank_key, whitened, tilt, estimator)
         evaluations += tilt.num_steps * tilt.num_draws
     return whitened, evaluations

@@ -20,7 +20,8 @@ def progress(wanted: bool) -> Iterator[Callable[[Record], None]]:
     if not wanted or not sys.stderr.isatty():
         yield lambda record: None
         return
-    begun, records = time.perf_counter(), []
+    begun = time.perf_counter()
+    records: list[Record] = []
     with Live(console=Console(stderr=True), auto_refresh=False) as live:
         live.update(_table(records, 0.0), refresh=True)
 

@@ -1,5 +1,6 @@
 """From what a user writes to a `Booster`: defaults, names, and the paper's presets."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -8,7 +9,7 @@ from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
 from relbo.boosting import Booster
 from relbo.choices import choose_name, choose_object
 from relbo.families import AbstractFamily, resolve_family
-from relbo.families.natural import geometry_of
+from relbo.families.natural import has_geometry
 from relbo.objectives import ESTIMATORS, RELBO, AbstractEstimator, AbstractObjective, FiniteStep
 from relbo.oracles import AbstractOracle, AscentOracle, GradientOracle, LaplaceOracle, NaturalOracle, Starts
 from relbo.precondition import Preconditioner
@@ -38,11 +39,13 @@ def make_booster(
     estimator: str | AbstractEstimator | None = None,
     refine: str | AbstractAscent | bool = True,
     precondition: str | Preconditioner = "auto",
+    min_improvement: float | None = None,
 ) -> Booster:
     """A booster to drive by hand; `relbo.fit` takes the same settings. Every setting is a name or an object.
 
     Left to themselves, normal families get the natural-gradient oracle and refinement, all others Adam; a target
-    without gradient gets the score-function estimator.
+    without gradient gets the score-function estimator. A component is kept if it improves the ELBO by `min_improvement`
+    nats (1e-4; with the fixed step, which is not monotone, all are kept).
     """
     if not isinstance(target, AbstractTarget):
         raise ValueError(
@@ -50,7 +53,7 @@ def make_booster(
             "Make one with relbo.from_log_density(f, example) or relbo.from_callable(f, dim)."
         )
     chosen_family = resolve_family(family, target.dim)
-    natural = "natural" if geometry_of(chosen_family) is not None else "gradient"
+    natural = "natural" if has_geometry(chosen_family) else "gradient"
     chosen_estimator = _estimator(target, estimator)
     chosen_oracle = choose_object("oracle", oracle or natural, ORACLES, AbstractOracle)
     if refine is True or refine is False or refine is None:
@@ -62,18 +65,24 @@ def make_booster(
     first = chosen_oracle.ascent if isinstance(chosen_oracle, AscentOracle) else _first_ascent(natural)
     if not chosen_estimator.needs_gradient:
         chosen_oracle, refinement, first = _with_more_draws((chosen_oracle, refinement, first))
-    for part in (chosen_oracle, first, *([refinement] if refinement is not None else [])):
-        part.check(chosen_family)
+    chosen_oracle.check(chosen_family)
+    for ascent in (first, refinement):
+        if ascent is not None:
+            ascent.check(chosen_family)
+    chosen_step = choose_object("step", step, STEPS, AbstractStep)
+    if min_improvement is None:
+        min_improvement = 1e-4 if chosen_step.monotone else -math.inf
     return Booster(
         target=target,
         family=chosen_family,
         objective=choose_object("objective", objective, OBJECTIVES, AbstractObjective),
         oracle=chosen_oracle,
-        step_rule=choose_object("step", step, STEPS, AbstractStep),
+        step_rule=chosen_step,
         estimator=chosen_estimator,
         first_ascent=first,
         refinement=refinement,
         preconditioner=precondition if isinstance(precondition, Preconditioner) else Preconditioner(precondition),
+        min_improvement=min_improvement,
     )
 
 
@@ -81,8 +90,8 @@ def paper(variant: str = "fully_corrective", *, family: str | AbstractFamily = "
     """The paper's settings, to pass to `fit`: `relbo.fit(target, **relbo.paper("line_search"))`.
 
     RELBO with lambda = 1/sqrt(t+1) over a bounded family, plain reparameterised gradients with Adam from one random
-    start, no refinement, no whitening, no stopping rule but the number of components. Variant 0 is "fixed", 1 is
-    "line_search", 2 is "fully_corrective".
+    start, no refinement, no whitening, every component kept, no stopping rule but the number of components. Variant 0
+    is "fixed", 1 is "line_search", 2 is "fully_corrective".
     """
     choose_name("variant", variant, ("fixed", "line_search", "fully_corrective"))
     starts = Starts(num_residual=0, num_modes=0, num_initial=0, num_random=1)
@@ -94,6 +103,7 @@ def paper(variant: str = "fully_corrective", *, family: str | AbstractFamily = "
         "estimator": "reparameterized",
         "refine": False,
         "precondition": "none",
+        "min_improvement": -math.inf,
         "stop": (),
         "max_components": 20,
     }

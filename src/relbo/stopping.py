@@ -35,7 +35,7 @@ class GapBelow(AbstractStop):
         if record.gap is None or record.improvement is None:
             return False
         upper = record.gap.value + 2 * record.gap.std_err
-        return upper < self.tol and record.improvement.value < self.tol
+        return bool(upper < self.tol and record.improvement.value < self.tol)
 
 
 class Stalled(AbstractStop):

@@ -95,7 +95,9 @@ def mixture_residual(target, mixture):
     return lambda point: log_ratio(target, frozen, point)
 
 
-def step_weights(mixture: Mixture, values: Float[Array, " capacity"], rate: Float[Array, ""]) -> Float[Array, " capacity"]:
+def step_weights(
+    mixture: Mixture, values: Float[Array, " capacity"], rate: Float[Array, ""]
+) -> Float[Array, " capacity"]:
     """A mirror-descent step on the weights; `values` estimates E_k[log p - log q] for each slot.
 
     Rate 1 descends for exact values; smaller rates average out their noise. A slot whose values are all broken stays.

@@ -105,4 +105,3 @@ def _guarded_update(optimizer, grads, state, params):
     updates, new_state = optimizer.update(grads, state, params)
     moved = optax.apply_updates(params, updates)
     return choose(finite, moved, params), choose(finite, new_state, state)
-

@@ -22,7 +22,7 @@ from relbo.ascent.base import (
     proposal_residual,
     step_weights,
 )
-from relbo.families.natural import geometry_of, natural_step
+from relbo.families.natural import geometry_of, has_geometry, natural_step
 
 _MIN_FINITE = 0.5  # a smaller share of finite draws is a broken position
 _NOISE_SIGMAS = 6.0  # a fall of the objective by this many standard errors is a bad step
@@ -38,7 +38,7 @@ class NaturalAscent(AbstractAscent):
     decay: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=4.0)
 
     def check(self, family):
-        if geometry_of(family) is None:
+        if not has_geometry(family):
             raise ValueError(
                 f"Natural gradients need normal components with a full or diagonal scale, got {family}. "
                 'Use oracle="gradient", which serves every family.'
@@ -76,9 +76,9 @@ class NaturalAscent(AbstractAscent):
             now = eqx.tree_at(lambda m: (m.params, m.log_weights), mixture, (walk.params, log_weights))
             residual = mixture_residual(target, now)
             keys = jax.random.split(step_key, now.capacity)
-            seen = jax.vmap(
-                lambda k, one: _statistics(k, self, mixture.family, estimator, one, residual, weight)
-            )(keys, walk.params)
+            seen = jax.vmap(lambda k, one: _statistics(k, self, mixture.family, estimator, one, residual, weight))(
+                keys, walk.params
+            )
             moved = self._move(mixture.family, walk, seen, index, check_fall=False)
             moved = choose(now.active, moved, walk)
             rate = jnp.minimum(self._rate(index), 1.0).astype(log_weights.dtype)
@@ -153,7 +153,11 @@ def _statistics(key, ascent, family, estimator, params, residual, entropy_weight
     mean = masked_mean(jnp.where(finite, values, jnp.nan))
     # A draw that is not finite contributes nothing: zero slope, and a value equal to the mean of the others.
     slope, curvature = estimator.natural(
-        geometry_of(family), noise, jnp.where(finite, values, mean), jnp.where(finite[:, None], slopes, 0.0), entropy_weight
+        geometry_of(family),
+        noise,
+        jnp.where(finite, values, mean),
+        jnp.where(finite[:, None], slopes, 0.0),
+        entropy_weight,
     )
     std_err = masked_std_err(jnp.where(finite, values, jnp.nan))
     solid = jnp.all(jnp.isfinite(slope)) & jnp.all(jnp.isfinite(curvature)) & jnp.isfinite(mean)

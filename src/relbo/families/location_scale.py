@@ -55,4 +55,3 @@ class LocationScale(AbstractFamily):
         loc = jnp.clip(params.loc, -self.box.loc, self.box.loc)
         scale = self.scale.project(params.scale, self.box.log_scale)
         return LocationScaleParams(loc, scale, self.noise.project(params.noise))
-

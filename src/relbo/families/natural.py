@@ -72,13 +72,16 @@ class DiagonalGeometry(AbstractGeometry):
         return scale_params - 0.5 * jnp.log1p(curvature + 0.5 * curvature**2)
 
 
-def geometry_of(family: AbstractFamily) -> AbstractGeometry | None:
-    """The natural geometry of a family, or None where it has no closed form here."""
-    if not isinstance(family, LocationScale) or not isinstance(family.noise, Normal):
-        return None
-    if isinstance(family.scale, Cholesky):
-        return FullGeometry()
-    return DiagonalGeometry() if isinstance(family.scale, Diagonal) else None
+def has_geometry(family: AbstractFamily) -> bool:
+    """Whether natural steps have a closed form here: normal noise, a full or diagonal scale."""
+    if not isinstance(family, LocationScale):
+        return False
+    return isinstance(family.noise, Normal) and isinstance(family.scale, Cholesky | Diagonal)
+
+
+def geometry_of(family: LocationScale) -> AbstractGeometry:
+    """The natural geometry of a family that has one."""
+    return FullGeometry() if isinstance(family.scale, Cholesky) else DiagonalGeometry()
 
 
 def natural_step(

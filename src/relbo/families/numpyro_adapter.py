@@ -79,7 +79,7 @@ def from_numpyro(distribution: Any, *, box: Box | None = None, **fixed: float) -
     distributions = require("numpyro.distributions", extra="numpyro")
     if not (isinstance(distribution, type) and issubclass(distribution, distributions.Distribution)):
         raise ValueError(f"from_numpyro takes a distribution class such as dist.Laplace, got {distribution!r}.")
-    name, arguments = distribution.__name__, distribution.arg_constraints
+    name, arguments = distribution.__name__, getattr(distribution, "arg_constraints", {})
     unknown = set(fixed) - set(arguments)
     if unknown:
         raise ValueError(f"{name} has no argument {sorted(unknown)}; it has {sorted(arguments)}.")

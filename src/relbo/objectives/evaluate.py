@@ -4,8 +4,8 @@ Draws are stratified (the same number from every component), and every estimate 
 so its error follows from the variance of its influence function in each stratum.
 
 Where $p$ is zero on part of the space, the estimates are of the mixture restricted to $p > 0$, which is what rejecting
-such draws samples: with $c = q(p > 0)$, $\mathrm{ELBO} = E_q[1_{p>0} (\log p - \log q)] / c + \log c$. A draw with a NaN
-log density is skipped and counted; it is never read as zero density.
+such draws samples: with $c = q(p > 0)$, $\mathrm{ELBO} = E_q[1_{p>0} (\log p - \log q)] / c + \log c$. A draw with a
+NaN log density is skipped and counted; it is never read as zero density.
 """
 
 import equinox as eqx

@@ -8,11 +8,11 @@ An objective is a pointwise *residual* $r(z)$, to be averaged over $z \sim s$; l
 | RELBO | $\log p - \lambda_t \log s - \log q$ |
 | finite step | $\log p - \log((1-\gamma_t)\, q + \gamma_t\, s)$ |
 
-Its gradient is that of $z \mapsto r(z)$ along the draws, with the parameters of $s$ inside $r$ held fixed (the estimators
-differ in noise, not in mean). For ELBO and RELBO this is the full gradient, because scores have mean zero. For the
-finite step it is $1/\gamma$ times the full gradient of $\mathrm{ELBO}((1-\gamma)q + \gamma s)$: the component is chosen
-for the mixture that the step will really make. That objective is bounded by $\log Z$, where the RELBO of a target with
-heavier tails than $q$ has its optimum at infinity.
+Its gradient is that of $z \mapsto r(z)$ along the draws, with the parameters of $s$ inside $r$ held fixed (the
+estimators differ in noise, not in mean). For ELBO and RELBO this is the full gradient, because scores have mean zero.
+For the finite step it is $1/\gamma$ times the full gradient of $\mathrm{ELBO}((1-\gamma)q + \gamma s)$: the component
+is chosen for the mixture that the step will really make. That objective is bounded by $\log Z$, where the RELBO of a
+target with heavier tails than $q$ has its optimum at infinity.
 """
 
 from abc import abstractmethod
@@ -87,7 +87,9 @@ class RELBO(AbstractObjective):
     def __init__(self, schedule: str | float | Schedule = "1/sqrt(t+1)"):
         if isinstance(schedule, str):
             if schedule not in SCHEDULES:
-                raise ValueError(f"Unknown schedule {schedule!r}. Choose one of {list(SCHEDULES)}, a number or a function.")
+                raise ValueError(
+                    f"Unknown schedule {schedule!r}. Choose one of {list(SCHEDULES)}, a number or a function."
+                )
             self.schedule = SCHEDULES[schedule]
         else:
             self.schedule = schedule if callable(schedule) else constant(float(schedule))

@@ -39,14 +39,15 @@ class AscentOracle(AbstractOracle):
         return self.num_restarts * self.ascent.num_steps * self.ascent.num_draws + pool_evaluations(self.starts)
 
 
-def NaturalOracle(  # noqa: N802  (reads as the class it builds)
+def NaturalOracle(  # reads as the class that it builds
     num_steps: int = 100, num_draws: int = 32, num_restarts: int = 6, starts: Starts | None = None
 ) -> AscentOracle:
     """Natural gradients, for normal components with a full or diagonal scale."""
-    return AscentOracle(NaturalAscent(num_steps, num_draws), num_restarts, starts or Starts())
+    ascent = NaturalAscent(num_steps, num_draws)
+    return AscentOracle(ascent=ascent, num_restarts=num_restarts, starts=starts or Starts())
 
 
-def GradientOracle(  # noqa: N802
+def GradientOracle(
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 500,
     num_draws: int = 16,
@@ -55,4 +56,4 @@ def GradientOracle(  # noqa: N802
 ) -> AscentOracle:
     """Any Optax optimiser (Adam with a falling learning rate by default), for every family."""
     ascent = GradientAscent(num_steps, num_draws, optimizer=optimizer)
-    return AscentOracle(ascent, num_restarts, starts or Starts())
+    return AscentOracle(ascent=ascent, num_restarts=num_restarts, starts=starts or Starts())

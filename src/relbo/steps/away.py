@@ -1,7 +1,7 @@
 r"""Steps that may also take weight away from the worst component (Lacoste-Julien and Jaggi 2015).
 
-The worst component $v$ has the largest $E_v[\log q - \log p]$ among those with weight. A step that takes all of its weight
-is a *drop step*, and empties its slot.
+The worst component $v$ has the largest $E_v[\log q - \log p]$ among those with weight. A step that takes all of its
+weight is a *drop step*, and empties its slot.
 """
 
 import equinox as eqx

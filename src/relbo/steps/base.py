@@ -1,8 +1,9 @@
 r"""The protocol of a step rule: weights in, weights out, and the cached problem that most of them solve.
 
-All rules but the fixed one work on draws made once: `num_draws` from every component, with $\log p$ and every component's
-log density there. Then $f(w) = \mathrm{KL}(q_w \| p)$ (up to $\log Z$) and its gradient $g_i(w) = E_{s_i}[\log q_w - \log
-p]$ cost no further evaluation of the target, and all points of a search share common random numbers.
+All rules but the fixed one work on draws made once: `num_draws` from every component, with $\log p$ and every
+component's log density there. Then $f(w) = \mathrm{KL}(q_w \| p)$ (up to $\log Z$) and its gradient
+$g_i(w) = E_{s_i}[\log q_w - \log p]$ cost no further evaluation of the target, and all points of a search share
+common random numbers.
 """
 
 from abc import abstractmethod
@@ -53,7 +54,7 @@ class AbstractStep(eqx.Module):
 
 
 class WeightProblem(eqx.Module):
-    """Cached draws: `log_p[i, n]` and `log_s[i, n, k]` at draw n of component i; draws that are not finite are masked."""
+    """Cached draws: `log_p[i, n]` and `log_s[i, n, k]` at draw n of component i; draws not finite are masked."""
 
     log_p: Float[Array, "capacity num"]
     log_s: Float[Array, "capacity num capacity"]

@@ -12,8 +12,8 @@ class FullyCorrective(AbstractStep):
     r"""$\min_{w \in \Delta} \mathrm{KL}(q_w \| p)$ on cached draws, by mirror descent with unit step.
 
     $\log w \leftarrow \log w - g(w)$, renormalised. The objective is 1-smooth relative to the entropy, because
-    $\mathrm{KL}(q_{w'} \| q_w) \le \mathrm{KL}(w' \| w)$, so every exact step descends and there is nothing to tune. Weights
-    below `drop` are set to zero, and their slots are empty again.
+    $\mathrm{KL}(q_{w'} \| q_w) \le \mathrm{KL}(w' \| w)$, so every exact step descends and there is nothing to tune.
+    Weights below `drop` are set to zero, and their slots are empty again.
     """
 
     kinds = ("fully-corrective",)

@@ -49,8 +49,8 @@ class Adaptive(AbstractStep):
     r"""Backtracking on a local curvature estimate $C$ (Dresdner et al. 2021; Pedregosa et al. 2020).
 
     With $g$ the duality gap towards $s$: $\gamma = \min(1, g / C)$ is taken once $f(q_\gamma) \le f(q) - \gamma g +
-    \tfrac12 \gamma^2 C$; until then $C$ is multiplied by `growth`. Between iterations $C$ shrinks by `shrink`, so that the
-    estimate can also fall.
+    \tfrac12 \gamma^2 C$; until then $C$ is multiplied by `growth`. Between iterations $C$ shrinks by `shrink`, so that
+    the estimate can also fall.
     """
 
     kinds = ("frank-wolfe",)

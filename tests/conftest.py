@@ -1,0 +1,10 @@
+"""Before relbo is imported: shapes are checked at run time in every test, and XLA compiles fast rather than well."""
+
+import os
+
+from jaxtyping import install_import_hook
+
+# Compiling is most of what the tests wait for; the programs are small, and LLVM need not polish them.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+install_import_hook("relbo", "runtime_types.checked")

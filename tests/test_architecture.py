@@ -1,0 +1,88 @@
+"""The shape of the code: what is public, and which room may know which."""
+
+import ast
+import importlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import relbo
+
+ROOT = pathlib.Path(relbo.__file__).parent
+
+ROOMS = [
+    "_require", "_compiled", "choices", "estimate", "targets", "families", "mixture", "objectives", "ascent",
+    "precondition", "oracles", "steps", "trace", "stopping", "boosting", "settings", "posterior", "diagnostics",
+    "progress", "fitting",
+]  # fmt: skip
+"""From the ground up: a room imports only from itself and from rooms before it."""
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def imports_of(path: pathlib.Path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("relbo."):
+            yield node.module
+        elif isinstance(node, ast.ImportFrom) and node.module == "relbo":
+            yield from (f"relbo.{alias.name}" for alias in node.names)
+
+
+def test_every_room_is_listed():
+    found = {path.stem if path.is_file() else path.name for path in ROOT.iterdir() if path.suffix in ("", ".py")}
+    assert found - {"__init__", "__pycache__"} == set(ROOMS)
+
+
+def test_imports_point_to_earlier_rooms():
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts == ("__init__",):
+            continue
+        own = ROOMS.index(parts[0])
+        for module in imports_of(path):
+            assert ROOMS.index(room_of(module)) <= own, f"{'.'.join(parts)} imports {module}"
+
+
+def test_public_names():
+    names = """
+        Adaptive Away Booster Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow GradientOracle LaplaceOracle
+        LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds NaturalOracle Pairwise Posterior Preconditioner
+        RELBO Record Stalled Starts State diagnose families fit from_callable from_log_density make_booster objectives
+        oracles paper steps
+    """
+    assert sorted(relbo.__all__) == sorted(names.split())
+    assert all(hasattr(relbo, name) for name in relbo.__all__)
+
+
+def test_files_and_functions_stay_small():
+    for path in ROOT.rglob("*.py"):
+        text = path.read_text()
+        assert text.count("\n") <= 400, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno <= 75, f"{path}:{node.name}"
+
+
+def test_import_is_light():
+    """Importing relbo neither imports the extras nor starts a JAX backend."""
+    code = (
+        "import sys, relbo;"
+        "heavy = {'numpyro', 'arviz', 'matplotlib', 'sklearn', 'blackjax', 'scipy.stats'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    no_such_platform = os.environ | {"JAX_PLATFORMS": "no_such_platform"}  # any use of a backend would fail
+    subprocess.run([sys.executable, "-c", code], check=True, env=no_such_platform)
+
+
+@pytest.mark.parametrize("name", ["fitting", "estimate"])
+def test_docstring_examples_run(name):
+    import doctest
+
+    options = doctest.ELLIPSIS
+    result = doctest.testmod(importlib.import_module(f"relbo.{name}"), optionflags=options)
+    assert result.failed == 0 and result.attempted > 0

@@ -1,0 +1,263 @@
+"""The whole fit: what it finds, that it repeats, resumes, compiles once, and survives what users do to it."""
+
+import subprocess
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import CORRELATED, GRID, TWO_MODES, integrate, within
+
+import relbo
+
+SMALL = {
+    "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=8)),
+    "refine": relbo.settings.NaturalAscent(num_steps=20, num_draws=16),
+}
+
+
+@pytest.fixture(scope="module")
+def target():
+    return TWO_MODES.target()
+
+
+@pytest.fixture(scope="module")
+def posterior(target):
+    return relbo.fit(target, seed=0, progress_bar=False)
+
+
+def same(one: relbo.Posterior, other: relbo.Posterior) -> bool:
+    leaves = zip(jax.tree.leaves(one.mixture), jax.tree.leaves(other.mixture), strict=True)
+    return all(np.array_equal(a, b) for a, b in leaves)
+
+
+def mass_left(posterior) -> float:
+    density = np.exp(np.asarray(posterior.log_prob(GRID[:, None]), np.float64))
+    return integrate(density * (GRID < -0.5))
+
+
+def test_default_fit_finds_the_target(posterior):
+    density = np.exp(np.asarray(posterior.log_prob(GRID[:, None]), np.float64))
+    log_p = TWO_MODES.log_density(GRID[:, None]) - TWO_MODES.log_z
+    kl = integrate(density * (np.log(density + 1e-300) - log_p))
+    assert abs(integrate(density) - 1) < 1e-4  # quadrature and float32
+    assert kl < 0.002
+    assert within(posterior.elbo.value, posterior.elbo.std_err, TWO_MODES.log_z - kl, rounding=1e-4)
+    assert posterior.stop_reason.startswith("the duality gap")
+
+
+def test_same_seed_same_bits(target, posterior):
+    assert same(posterior, relbo.fit(target, seed=0, progress_bar=False))
+    assert not same(posterior, relbo.fit(target, seed=1, progress_bar=False))
+
+
+def test_a_continued_fit_equals_an_uninterrupted_one(target):
+    settings = {"seed": 3, "stop": (), "progress_bar": False, "min_improvement": -np.inf, **SMALL}
+    short = relbo.fit(target, max_components=2, **settings)
+    resumed = relbo.fit(target, start=short, seed=3, stop=(), max_components=4, progress_bar=False)
+    assert same(resumed, relbo.fit(target, max_components=4, **settings))
+    assert resumed.num_components == 4
+    with pytest.raises(ValueError, match=r"posterior in 1 dimensions .* the target has 2"):
+        relbo.fit(CORRELATED.target(), start=short)
+
+
+def test_programs_compile_once_per_capacity():
+    traces = 0
+
+    def counted(x):
+        nonlocal traces
+        traces += 1
+        return -0.5 * jnp.sum(jnp.abs(x - 0.3) ** 1.5)
+
+    booster = relbo.make_booster(relbo.from_log_density(counted, jnp.zeros(1)), **SMALL, step="fixed")
+    state, _ = booster.init(jax.random.key(0))
+    seen = []
+    for iteration in range(1, 18):
+        before = traces
+        state, _ = booster.step(jax.random.fold_in(jax.random.key(0), iteration), state)
+        seen.append((state.mixture.capacity, traces - before))
+    first_at = {capacity: next(i for i, (c, _) in enumerate(seen) if c == capacity) for capacity, _ in seen}
+    assert sorted(first_at) == [8, 16, 32]
+    assert [i for i, (_, new) in enumerate(seen) if new] == sorted(first_at.values())
+
+
+def test_new_data_of_the_same_shape_compile_nothing():
+    traces = 0
+
+    def counted(x, center):
+        nonlocal traces
+        traces += 1
+        return -0.5 * jnp.sum((x - center) ** 2)
+
+    def target(center):
+        return relbo.from_log_density(counted, jnp.zeros(2), args=(jnp.asarray(center),))
+
+    def fit(target):
+        return relbo.fit(target, max_components=2, stop=(), progress_bar=False, min_improvement=-np.inf, **SMALL)
+
+    fit(target([1.0, 2.0]))
+    other = target([-3.0, 0.5])
+    before = traces
+    posterior = fit(other)
+    assert traces == before
+    assert np.log(2 * np.pi) - posterior.elbo.value < 0.01  # and it fits the new data
+
+
+@pytest.mark.parametrize("variant", ["fixed", "line_search", "fully_corrective"])
+def test_paper_variants_put_mass_on_both_modes(target, variant):
+    posterior = relbo.fit(target, progress_bar=False, **(relbo.paper(variant) | {"max_components": 12}))
+    assert abs(mass_left(posterior) - 0.3) < 0.1
+    first, best = posterior.trace[0].elbo.value, max(record.elbo.value for record in posterior.trace)
+    assert TWO_MODES.log_z - best < (TWO_MODES.log_z - first) / 3
+
+
+def test_best_iterate_of_the_fixed_step_by_the_users_criterion(target):
+    settings = relbo.paper("fixed") | {"max_components": 4}
+    calls = []
+
+    def prefer_second(posterior):
+        calls.append(posterior.num_components)
+        return float(posterior.num_components == 2)
+
+    posterior = relbo.fit(target, progress_bar=False, best_by=prefer_second, **settings)
+    assert calls == [1, 2, 3, 4]
+    assert posterior.num_components == 2
+
+
+def test_ctrl_c_returns_what_there_is(target):
+    def interrupt(posterior):
+        if posterior.num_components == 3:
+            raise KeyboardInterrupt
+        return 0.0
+
+    with pytest.warns(UserWarning, match="returning the posterior after 3 iterations"):
+        posterior = relbo.fit(target, progress_bar=False, best_by=interrupt, **relbo.paper("fixed"))
+    assert posterior.stop_reason == "it was interrupted"
+    assert posterior.sample(5).shape == (5, 1)
+
+
+def test_one_component_is_enough_where_it_is():
+    target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2 / 4.0), jnp.zeros(1))
+    posterior = relbo.fit(target, progress_bar=False)
+    assert posterior.num_components == 1
+    assert [record.accepted for record in posterior.trace] == [True, False, False]
+
+
+def test_draws_are_named_and_constrained():
+    def log_density(params):
+        return -params["rate"] + 3 * jnp.log(params["rate"]) - 0.5 * jnp.sum((params["mu"] - 2.0) ** 2)
+
+    target = relbo.from_log_density(log_density, {"mu": jnp.zeros((2, 1)), "rate": 1.0}, supports={"rate": "positive"})
+    posterior = relbo.fit(target, max_components=1, progress_bar=False, **SMALL)
+    draws = posterior.sample(4000, seed=1)
+    assert draws["mu"].shape == (4000, 2, 1) and draws["rate"].shape == (4000,)
+    assert (draws["rate"] > 0).all()
+    unconstrained = posterior.sample_unconstrained(7, seed=1)
+    assert unconstrained.shape == (7, 3)
+    assert posterior.log_prob(unconstrained.reshape(7, 1, 3)).shape == (7, 1)
+    with pytest.raises(ValueError, match=r"shape \(..., 3\), got \(7, 2\)"):
+        posterior.log_prob(unconstrained[:, :2])
+
+
+def test_nan_draws_are_counted_and_end_the_fit_with_what_it_has():
+    def broken(x):
+        return jnp.where(x[0] > 0.3, jnp.nan, -0.5 * jnp.sum(x**2))
+
+    target = relbo.from_log_density(broken, jnp.zeros(1))
+    posterior = relbo.fit(target, progress_bar=False, stop=(), max_components=3, min_improvement=-np.inf, **SMALL)
+    assert posterior.trace[0].num_nan > 0
+    assert posterior.trace[-1].nan_fraction > 0.1
+    assert "NaN log density" in posterior.stop_reason
+    assert np.isfinite(posterior.elbo.value)
+
+
+def test_regions_of_zero_density_are_legal():
+    def half(x):
+        return jnp.where(x[0] < 0, -jnp.inf, -0.5 * jnp.sum(x**2))
+
+    target = relbo.from_log_density(half, jnp.ones(1))
+    posterior = relbo.fit(target, progress_bar=False, max_components=2, **SMALL)
+    # Of the mixture restricted to the half line, so at most log sqrt(pi / 2); Monte Carlo error is in the estimate.
+    assert posterior.elbo.value - 4 * posterior.elbo.std_err < 0.5 * np.log(np.pi / 2)
+    assert posterior.trace[-1].num_zero > 0
+
+
+@pytest.mark.parametrize("rising", [0.0, 1.0])
+def test_an_improper_target_is_refused(rising):
+    def improper(params):
+        return -0.5 * params["a"] ** 2 + rising * params["b"]
+
+    target = relbo.from_log_density(improper, {"a": 0.0, "b": 1.0})
+    with pytest.raises(ValueError, match="improper: it does not fall off in the direction of b"):
+        relbo.fit(target, progress_bar=False)
+
+
+def test_a_target_without_gradient_uses_scores():
+    def steps(x):
+        return -0.5 * jnp.sum((x - 1.0) ** 2)
+
+    target = relbo.from_log_density(steps, jnp.zeros(1), differentiable=False)
+    posterior = relbo.fit(target, progress_bar=False, max_components=1, **SMALL)
+    np.testing.assert_allclose(posterior.locations, [[1.0]], atol=1e-2)
+    with pytest.raises(ValueError, match="no gradient"):
+        relbo.fit(target, estimator="sticking_the_landing")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"family": "norml"}, "Unknown family 'norml'.*full_normal"),
+        ({"step": "fixd"}, "Unknown step 'fixd'.*fully_corrective"),
+        ({"objective": "elbow"}, "Unknown objective 'elbow'.*finite_step"),
+        ({"oracle": "delphi"}, "Unknown oracle 'delphi'.*natural"),
+        ({"estimator": "guess"}, "Unknown estimator 'guess'.*score"),
+        ({"precondition": "maybe"}, "Unknown precondition 'maybe'.*dense"),
+        ({"refine": "sometimes"}, "Unknown refine 'sometimes'.*natural"),
+        ({"max_components": 0}, "max_components must be an integer of at least 1, got 0"),
+        ({"family": "laplace", "oracle": "natural"}, "Natural gradients need normal components"),
+    ],
+)
+def test_bad_settings_say_what_to_do(target, settings, message):
+    with pytest.raises(ValueError, match=message):
+        relbo.fit(target, progress_bar=False, **settings)
+
+
+def test_misspelt_settings_are_refused(target):
+    with pytest.raises(TypeError, match=r"fit has no setting famly\. It takes family"):
+        relbo.fit(target, famly="normal")
+    with pytest.raises(ValueError, match="Unknown variant"):
+        relbo.paper("fastest")
+
+
+WRONG_TYPES = """
+import jax.numpy as jnp, relbo
+target = relbo.from_log_density(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(1))
+for settings in [{"step": 3}, {"max_components": 2.5}, {"stop": ["soon"]}]:
+    try:
+        relbo.fit(target, **settings)
+    except ValueError as error:
+        print(error)
+try:
+    relbo.fit(lambda x: -x)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_wrong_types_say_what_to_do():
+    """In a process of its own: here the run-time type checker of the tests would speak first."""
+    printed = subprocess.run([sys.executable, "-c", WRONG_TYPES], capture_output=True, text=True, check=True).stdout
+    step, limit, stop, target = printed.splitlines()
+    assert step.startswith("step must be one of ['fixed'") and step.endswith("got int.")
+    assert limit == "max_components must be an integer of at least 1, got 2.5."
+    assert stop.startswith("stop takes rules such as relbo.GapBelow(0.01), got 'soon'")
+    assert target.startswith("target must be a relbo target, got function. Make one with relbo.from_log_density")
+
+
+def test_silent_when_not_a_terminal(target, capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        relbo.fit(target, max_components=1, **SMALL)
+    assert capfd.readouterr() == ("", "")
