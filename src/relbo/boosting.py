@@ -35,7 +35,7 @@ from relbo.steps import AbstractStep, WeightUpdate
 from relbo.targets import AbstractTarget
 from relbo.trace import Record
 
-_FIRST_CAPACITY = 8
+_FIRST_CAPACITY = 16
 _POLISH_ROUNDS = 5
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
