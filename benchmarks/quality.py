@@ -235,10 +235,14 @@ def median(results: list[Result], field: str) -> float:
     return float(np.median([getattr(result, field) for result in results]))
 
 
+def with_error(value: float, std_err: float) -> str:
+    return str(relbo.Estimate(value, std_err, NUM_DRAWS))
+
+
 CELLS: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
-    "log Z - ELBO": (("kl", "kl_std_err"), "{:.5f} +- {:.5f}".format),
+    "log Z - ELBO": (("kl", "kl_std_err"), with_error),
     "k-hat": (("k_hat",), "{:.2f}".format),
-    "gap": (("gap", "gap_std_err"), "{:.4f} +- {:.4f}".format),
+    "gap": (("gap", "gap_std_err"), with_error),
     "components": (("components",), "{:.0f}".format),
     "evaluations": (("evaluations",), "{:.2e}".format),
     "compile s": (("compile_seconds",), "{:.1f}".format),

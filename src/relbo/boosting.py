@@ -183,7 +183,8 @@ class Booster(eqx.Module):
             evaluations=evaluations,
             num_nan=int(num_nan) + measured_nan,
             num_zero=int(measured.num_zero),
-            nan_fraction=measured_nan / measured.estimate.num_draws,
+            # Draws of empty slots are made, but not looked at.
+            nan_fraction=measured_nan * state.mixture.capacity / (measured.estimate.num_draws * max(1, len(weights))),
         )
 
 

@@ -151,7 +151,8 @@ def _fit_pareto(excess: np.ndarray) -> tuple[float, float]:
     grid = grid / (3 * excess[int(num / 4 + 0.5) - 1]) + 1 / excess[-1]
     shapes = np.log1p(-grid[:, None] * excess).mean(axis=1)
     log_likelihood = num * (np.log(-grid / shapes) - shapes - 1)
-    weights = 1 / np.exp(log_likelihood - log_likelihood[:, None]).sum(axis=1)
+    with np.errstate(over="ignore"):  # a hopeless grid point gets weight 1 / inf = 0
+        weights = 1 / np.exp(log_likelihood - log_likelihood[:, None]).sum(axis=1)
     keep = weights >= 10 * np.finfo(float).eps
     weights, grid = weights[keep] / weights[keep].sum(), grid[keep]
     point = np.sum(grid * weights)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from relbo.families import AbstractFamily
 from relbo.mixture import Mixture
 from relbo.objectives import AbstractEstimator, AbstractObjective, log_ratio
+from relbo.objectives.evaluate import log_density
 from relbo.targets import AbstractTarget
 
 _MAX_WEIGHT_MOVE = 2.0
@@ -84,7 +85,7 @@ def proposal_residual(target, mixture, objective, params, iteration):
 
     def residual(point):
         log_s = mixture.family.log_prob(frozen, point)
-        return objective.residual(target.log_density(point), mixture.log_prob(point), log_s, iteration)
+        return objective.residual(log_density(target, point), mixture.log_prob(point), log_s, iteration)
 
     return residual
 
@@ -120,8 +121,8 @@ def masked_mean(values: Float[Array, " num"]) -> Float[Array, ""]:
 def masked_std_err(values: Float[Array, " num"]) -> Float[Array, ""]:
     """The standard error of `masked_mean`."""
     finite = jnp.isfinite(values)
-    spread = jnp.where(finite, values - masked_mean(values), 0.0)
-    return jnp.sqrt(jnp.sum(spread**2)) / jnp.maximum(finite.sum(), 1)
+    spread, count = jnp.where(finite, values - masked_mean(values), 0.0), finite.sum()
+    return jnp.sqrt(jnp.sum(spread**2) / jnp.maximum(count * (count - 1), 1))
 
 
 def choose(condition, yes: PyTree, no: PyTree) -> PyTree:

@@ -16,7 +16,8 @@ def laplace_factor(function, point: Float[Array, " dim"], twice_differentiable: 
     hessian = jax.hessian(function)(point) if twice_differentiable else _gradient_differences(function, point)
     values, vectors = jnp.linalg.eigh(0.5 * (hessian + hessian.T))
     precision = jnp.abs(values)
-    precision = jnp.maximum(precision, jnp.max(precision) / _MAX_CONDITION)
+    largest = jnp.max(precision)
+    precision = jnp.maximum(precision, jnp.where(largest > 0, largest / _MAX_CONDITION, 1.0))
     # The R of a QR factorisation of the symmetric root is its Cholesky factor, without squaring the condition number.
     upper = jnp.linalg.qr((vectors / jnp.sqrt(precision)).T, mode="r")
     return (upper * jnp.sign(jnp.diagonal(upper))[:, None]).T

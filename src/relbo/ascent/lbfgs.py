@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float
 
@@ -15,7 +16,8 @@ def lbfgs_paths(
 
     A path that meets a value or gradient that is not finite stays where it was.
     """
-    kept = jnp.unique(jnp.round(jnp.geomspace(3, num_steps, num_kept)).astype(int) - 1, size=num_kept)
+    # Counted from the end, which is always kept.
+    kept = np.round(np.geomspace(num_steps, min(3, num_steps), num_kept)[::-1]).astype(int) - 1
     return jax.vmap(lambda point: lbfgs_path(function, point, num_steps)[kept])(points)
 
 

@@ -68,7 +68,7 @@ class NaturalAscent(AbstractAscent):
         return improved(walk.base, values, std_errs, num_nan)  # the last position looked at and found good
 
     def refine(self, key, target, mixture, estimator):
-        weight = jnp.ones(())
+        weight = jnp.asarray(1.0)
 
         def body(carry, step):
             walk, log_weights = carry
@@ -159,7 +159,9 @@ def _statistics(key, ascent, family, estimator, params, residual, entropy_weight
         jnp.where(finite[:, None], slopes, 0.0),
         entropy_weight,
     )
-    std_err = masked_std_err(jnp.where(finite, values, jnp.nan))
+    # Antithetic draws are not independent of each other; their pairs are.
+    pairs = jnp.where(finite, values, jnp.nan).reshape(2, -1).mean(0)
+    std_err = masked_std_err(pairs)
     solid = jnp.all(jnp.isfinite(slope)) & jnp.all(jnp.isfinite(curvature)) & jnp.isfinite(mean)
     usable = solid & (finite.mean() >= _MIN_FINITE)
     slope = jnp.where(jnp.isfinite(slope), slope, 0.0)

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 
 from relbo._require import require
 from relbo.families.base import AbstractFamily, Box
+from relbo.families.scale import Cholesky, to_tril
 
 _REDUNDANT = ("covariance_matrix", "precision_matrix")  # other words for scale_tril
 _SCALES = ("scale", "scale_tril")
+_TRIL = Cholesky()  # the parameters of a triangular factor are ours: bounded, and in any precision
 
 
 class NumPyroFamily(AbstractFamily):
@@ -26,32 +28,36 @@ class NumPyroFamily(AbstractFamily):
         return self.project(params)
 
     def sample(self, key, params, num_draws):
-        return self._build(params).rsample(key, (num_draws,))
+        # NumPyro draws in the default precision of the session.
+        return self._build(params).rsample(key, (num_draws,)).astype(params["loc"].dtype)
 
     def log_prob(self, params, point):
-        return self._build(params).log_prob(point)
+        return self._build(params).log_prob(point).astype(point.dtype)
 
     def location(self, params):
         return params["loc"]
 
     def move(self, params, loc, log_factor):
         moved = dict(params) | {"loc": loc}
-        for name in set(_SCALES) & set(self.learned):
+        if "scale_tril" in self.learned:
+            moved["scale_tril"] = _TRIL.resize(params["scale_tril"], log_factor)
+        elif (name := "scale") in self.learned:
             bijection = self._bijection(name)
             moved[name] = bijection.inv(bijection(params[name]) * jnp.exp(log_factor))
         return self.project(moved)
 
     def project(self, params):
         bounds = {name: self.box.loc if name == "loc" else self.box.log_scale for name in params}
-        # The strict lower part of a triangular factor is not a logarithm, and is bounded like a location.
-        bounds |= {name: self.box.loc for name in params if name == "scale_tril"}
-        return {name: jnp.clip(value, -bounds[name], bounds[name]) for name, value in params.items()}
+        clipped = {name: jnp.clip(value, -bounds[name], bounds[name]) for name, value in params.items()}
+        if "scale_tril" in params:
+            clipped["scale_tril"] = _TRIL.project(params["scale_tril"], self.box.log_scale)
+        return clipped
 
     def _start(self, name, loc, factor):
         if name == "loc":
             return loc
         if name == "scale_tril":
-            return self._bijection(name).inv(jnp.diag(factor) if factor.ndim == 1 else factor)
+            return _TRIL.init(factor)
         if name == "scale":
             return self._bijection(name).inv(factor if factor.ndim == 1 else jnp.linalg.norm(factor, axis=1))
         shape = () if "scale_tril" in self.learned else loc.shape  # one shape parameter for a multivariate law
@@ -64,8 +70,11 @@ class NumPyroFamily(AbstractFamily):
             return distributions.transforms.ExpTransform()  # the box then bounds the logarithm of a scale
         return distributions.biject_to(constraint)
 
+    def _value(self, name, value):
+        return to_tril(value) if name == "scale_tril" else self._bijection(name)(value)
+
     def _build(self, params):
-        values = {name: self._bijection(name)(value) for name, value in params.items()} | dict(self.fixed)
+        values = {name: self._value(name, value) for name, value in params.items()} | dict(self.fixed)
         built = self.distribution(**values, validate_args=False)
         return built if built.event_shape else built.to_event(1)
 
@@ -96,8 +105,13 @@ def from_numpyro(distribution: Any, *, box: Box | None = None, **fixed: float) -
 
 
 def _check_reparameterized(family: NumPyroFamily, name: str) -> None:
+    distributions = require("numpyro.distributions", extra="numpyro")
     params = family.init(jnp.zeros(2), jnp.ones(2))
     built = family._build(params)
+    if built.support not in (distributions.constraints.real, distributions.constraints.real_vector):
+        base = getattr(built.support, "base_constraint", built.support)
+        if base not in (distributions.constraints.real, distributions.constraints.real_vector):
+            raise ValueError(f"{name} cannot be a component: its support is {built.support}, not the real line.")
     if not built.has_rsample:
         raise ValueError(f"{name} is not reparameterised (has_rsample is False), so it cannot be a component.")
     jax.eval_shape(lambda p: family.log_prob(p, family.sample(jax.random.key(0), p, 1)[0]), params)

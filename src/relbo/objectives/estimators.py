@@ -44,8 +44,7 @@ class StickingTheLanding(AbstractEstimator):
     needs_gradient = True
 
     def surrogate(self, residual, log_prob, point, entropy_weight):
-        value = residual(point)
-        return value, value
+        return _along_path(residual, point)
 
     def natural(self, geometry, noise, values, slopes, entropy_weight):
         return slopes.mean(0), -geometry.outer(noise, slopes)
@@ -57,8 +56,8 @@ class Reparameterized(AbstractEstimator):
     needs_gradient = True
 
     def surrogate(self, residual, log_prob, point, entropy_weight):
-        value = residual(point)
-        return value - entropy_weight * log_prob(jax.lax.stop_gradient(point)), value
+        scalar, value = _along_path(residual, point)
+        return scalar - entropy_weight * log_prob(jax.lax.stop_gradient(point)), value
 
     def natural(self, geometry, noise, values, slopes, entropy_weight):
         spread = geometry.outer(noise, noise) - geometry.identity(noise.shape[1], noise.dtype)
@@ -77,17 +76,30 @@ class ScoreFunction(AbstractEstimator):
         return log_prob(point), value
 
     def natural(self, geometry, noise, values, slopes, entropy_weight):
-        advantage = leave_one_out(values)
+        advantage = leave_pair_out(values)
         spread = geometry.outer(noise, noise * advantage[:, None]) - advantage.mean() * geometry.identity(
             noise.shape[1], noise.dtype
         )
         return (noise * advantage[:, None]).mean(0), -spread
 
 
-def leave_one_out(values: Float[Array, " num"]) -> Float[Array, " num"]:
-    """Each value less the mean of the others."""
+def leave_pair_out(values: Float[Array, " num"]) -> Float[Array, " num"]:
+    """Each value less the mean of the others, its antithetic partner (half the batch away) left out too.
+
+    With the partner in, the baseline would depend on the draw's own noise, and the estimate be biased.
+    """
     num = values.shape[0]
-    return (values - values.mean()) * (num / (num - 1))
+    pairs = values + jnp.roll(values, num // 2)
+    return values - (values.sum() - pairs) / max(num - 2, 1)
+
+
+def _along_path(residual, point):
+    """A scalar with the gradient of the residual along the draw. Broken draws get slope zero here, draw by draw:
+    masking afterwards would multiply their NaN slopes by zero, and lose the whole batch."""
+    value, slope = jax.value_and_grad(residual)(jax.lax.stop_gradient(point))
+    solid = jnp.all(jnp.isfinite(slope))
+    slope = jax.lax.stop_gradient(jnp.where(jnp.isfinite(value) & solid, slope, 0.0))
+    return jnp.sum(slope * point), jax.lax.stop_gradient(jnp.where(solid | ~jnp.isfinite(value), value, jnp.nan))
 
 
 def combine(estimator: AbstractEstimator, scalars: Float[Array, " num"], values: Float[Array, " num"]):

@@ -30,7 +30,10 @@ class Influence(eqx.Module):
     """Weighted stratum means of `per_draw` estimate `value`; NaN draws are masked out of both."""
 
     value: Float[Array, ""]
+    mean: Float[Array, ""]
+    """Without log c: the mean ratio of the restricted mixture."""
     per_draw: Float[Array, "stratum num"]
+    mean_per_draw: Float[Array, "stratum num"]
     valid: Float[Array, "stratum num"]
     num_nan: Int[Array, ""]
     num_zero: Int[Array, ""]
@@ -38,16 +41,20 @@ class Influence(eqx.Module):
     def std_err(self) -> Float[Array, ""]:
         return _stratified_std_err(self.per_draw, self.valid)
 
+    def std_err_of_mean(self) -> Float[Array, ""]:
+        return _stratified_std_err(self.mean_per_draw, self.valid)
+
     def evaluation(self, num_draws: int) -> Evaluation:
         return Evaluation(Estimate(self.value, self.std_err(), num_draws), self.num_nan, self.num_zero)
 
 
 def log_ratio(target: AbstractTarget, mixture: Mixture, point: Float[Array, " dim"]) -> Float[Array, ""]:
     """log p - log q at one point; +inf is as broken as NaN, and becomes NaN."""
-    return _log_density(target, point) - mixture.log_prob(point)
+    return log_density(target, point) - mixture.log_prob(point)
 
 
-def _log_density(target, point):
+def log_density(target, point):
+    """log p at one point, +inf being as broken as NaN."""
     log_p = target.log_density(point)
     return jnp.where(log_p == jnp.inf, jnp.nan, log_p)
 
@@ -109,7 +116,7 @@ def _log_ratios(target, mixtures: tuple[Mixture, ...], points: Float[Array, "num
     """log p - log q at all points, for one or two mixtures, in one loop (see `map_chunks` for why only one)."""
 
     def at(point):
-        log_p = _log_density(target, point)
+        log_p = log_density(target, point)
         return [log_p - mixture.log_prob(point) for mixture in mixtures]
 
     return map_chunks(at, points)
@@ -120,9 +127,10 @@ def _elbo_influence(mixture, ratios) -> Influence:
 
 
 def _gap_evaluation(inside: Influence, component_ratios: Float[Array, " num"]) -> Evaluation:
+    # Of restricted densities: log q - log c is the restricted mixture in both terms, and log c cancels.
     outside = _truncated_mean(component_ratios[None], jnp.ones(1, component_ratios.dtype))
-    value = outside.value - inside.value
-    std_err = jnp.sqrt(outside.std_err() ** 2 + inside.std_err() ** 2)
+    value = outside.mean - inside.mean
+    std_err = jnp.sqrt(outside.std_err_of_mean() ** 2 + inside.std_err_of_mean() ** 2)
     num_nan, num_zero = inside.num_nan + outside.num_nan, inside.num_zero + outside.num_zero
     return Evaluation(Estimate(value, std_err, 2 * component_ratios.shape[0]), num_nan, num_zero)
 
@@ -130,19 +138,23 @@ def _gap_evaluation(inside: Influence, component_ratios: Float[Array, " num"]) -
 def _truncated_mean(ratios: Float[Array, "stratum num"], weights: Float[Array, " stratum"]) -> Influence:
     used = (weights > 0)[:, None]
     broken = jnp.isnan(ratios) & used
-    valid = (used & ~broken).astype(ratios.dtype)
+    valid = (~broken).astype(ratios.dtype)  # the draws of an empty slot are zeros without error
     inside = jnp.isfinite(ratios) & used
     share = weights[:, None] / jnp.where(used, valid.sum(1, keepdims=True), 1.0)  # of one draw; NaN draws leave inf
     total = jnp.sum(jnp.where(inside, share * jnp.where(inside, ratios, 0.0), 0.0))
     mass = jnp.sum(jnp.where(inside, share, 0.0))
-    per_draw = jnp.where(inside, (jnp.where(inside, ratios, 0.0) - total / mass + 1) / mass, 0.0)
-    value = jnp.where(jnp.any(used[:, 0] & (valid.sum(1) == 0)), jnp.nan, total / mass + jnp.log(mass))
+    mean = jnp.where(mass > 0, total / mass, 0.0)  # all outside the support: log c is -inf, not NaN
+    mean_per_draw = weights[:, None] * jnp.where(inside, (jnp.where(inside, ratios, 0.0) - mean) / mass, 0.0)
+    per_draw = mean_per_draw + weights[:, None] * jnp.where(inside, 1 / mass, 0.0)
+    lost = jnp.any(used[:, 0] & (valid.sum(1) == 0))
+    value, mean = jnp.where(lost, jnp.nan, mean + jnp.log(mass)), jnp.where(lost, jnp.nan, mean)
     num_zero = jnp.sum(used & ~inside & ~broken)
-    return Influence(value, weights[:, None] * per_draw, valid, jnp.sum(broken), num_zero)
+    return Influence(value, mean, per_draw, mean_per_draw, valid, jnp.sum(broken), num_zero)
 
 
 def _stratified_std_err(per_draw, valid):
     count = valid.sum(1)
     mean = jnp.sum(per_draw * valid, 1) / jnp.maximum(count, 1)
-    variance = jnp.sum(valid * (per_draw - mean[:, None]) ** 2, 1) / jnp.maximum(count - 1, 1)
-    return jnp.sqrt(jnp.sum(variance / jnp.maximum(count, 1)))
+    squares = jnp.sum(valid * (per_draw - mean[:, None]) ** 2, 1)
+    known = jnp.all(per_draw == 0, axis=1)  # an empty slot; elsewhere one draw has no error bar, and 0 / 0 says so
+    return jnp.sqrt(jnp.sum(jnp.where(known, 0.0, squares / (count - 1) / count)))

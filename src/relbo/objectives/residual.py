@@ -49,12 +49,16 @@ class ELBO(AbstractObjective):
         return log_p - log_s
 
     def entropy_weight(self, iteration):
-        return jnp.ones(())
+        return jnp.asarray(1.0)
 
 
-def constant(value: float) -> Schedule:
-    """The same lambda at every iteration."""
-    return lambda iteration: jnp.full((), value)
+class Constant(eqx.Module):
+    """The same lambda at every iteration. A class, so that equal constants share compiled programs."""
+
+    value: float = eqx.field(static=True)
+
+    def __call__(self, iteration):
+        return jnp.asarray(self.value)
 
 
 def inverse_sqrt(iteration):
@@ -92,7 +96,7 @@ class RELBO(AbstractObjective):
                 )
             self.schedule = SCHEDULES[schedule]
         else:
-            self.schedule = schedule if callable(schedule) else constant(float(schedule))
+            self.schedule = schedule if callable(schedule) else Constant(float(schedule))
 
     def residual(self, log_p, log_q, log_s, iteration):
         return log_p - self.schedule(iteration) * log_s - log_q
@@ -111,4 +115,4 @@ class FiniteStep(AbstractObjective):
         return log_p - jnp.logaddexp(jnp.log1p(-gamma) + log_q, jnp.log(gamma) + log_s)
 
     def entropy_weight(self, iteration):
-        return jnp.ones(())
+        return jnp.asarray(1.0)

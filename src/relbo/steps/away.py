@@ -7,7 +7,7 @@ weight is a *drop step*, and empties its slot.
 import equinox as eqx
 import jax.numpy as jnp
 
-from relbo.steps.base import AbstractStep, WeightUpdate, nan_draws, search, to_log_weights, weight_problem
+from relbo.steps.base import AbstractStep, WeightUpdate, search, to_log_weights, weight_problem
 
 
 class Away(AbstractStep):
@@ -22,7 +22,7 @@ class Away(AbstractStep):
 
     def update(self, key, target, mixture, slot, iteration, memory):
         problem = weight_problem(key, target, mixture, slot, self.num_draws)
-        weights = jnp.exp(mixture.log_weights)
+        weights = problem.inside(jnp.exp(mixture.log_weights))
         gradient = problem.gradient(weights)
         worst = _worst(mixture, gradient)
         basis = jnp.eye(mixture.capacity, dtype=mixture.dtype)
@@ -47,7 +47,7 @@ class Pairwise(AbstractStep):
 
     def update(self, key, target, mixture, slot, iteration, memory):
         problem = weight_problem(key, target, mixture, slot, self.num_draws)
-        weights = jnp.exp(mixture.log_weights)
+        weights = problem.inside(jnp.exp(mixture.log_weights))
         worst = _worst(mixture, problem.gradient(weights))
         basis = jnp.eye(mixture.capacity, dtype=mixture.dtype)
         direction = basis[slot] - basis[worst]
@@ -62,4 +62,4 @@ def _worst(mixture, gradient):
 def _along(problem, weights, direction, gamma, kind) -> WeightUpdate:
     moved = weights + gamma * direction
     moved = jnp.where(moved < 10 * jnp.finfo(moved.dtype).eps, 0.0, moved)  # a drop step leaves rounding behind
-    return WeightUpdate(to_log_weights(moved), gamma, kind, nan_draws(problem))
+    return WeightUpdate(to_log_weights(problem.whole(moved)), gamma, kind, problem.num_nan)

@@ -15,9 +15,10 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from relbo.mixture import Mixture, map_chunks
-from relbo.precondition import Whitened
+from relbo.targets import AbstractTarget
 
 _BISECTIONS = 40
+_BROKEN = 1e3  # nats, against a component of which no draw could be used
 
 
 class WeightUpdate(eqx.Module):
@@ -44,7 +45,7 @@ class AbstractStep(eqx.Module):
     def update(
         self,
         key: Key[Array, ""],
-        target: Whitened,
+        target: AbstractTarget,
         mixture: Mixture,
         slot: Int[Array, ""],
         iteration: Int[Array, ""],
@@ -60,19 +61,33 @@ class WeightProblem(eqx.Module):
     log_s: Float[Array, "capacity num capacity"]
     valid: Float[Array, "capacity num"]
     usable: Array
+    share: Array | float = 1.0
+    """Of each component, inside the support. `weights` are those of components restricted to it, and so is `log_s`."""
+    num_nan: Array | int = 0
 
     def gradient(self, weights: Float[Array, " capacity"]) -> Float[Array, " capacity"]:
-        """g_i = E_i[log q_w - log p]; zero for slots that hold nothing."""
+        """g_i = E_i[log q_w - log p]; zero for slots that hold nothing, large for those without a single good draw."""
         log_q = logsumexp(self.log_s + jnp.log(weights), axis=-1)
         total = jnp.sum(self.valid * jnp.where(self.valid > 0, log_q - self.log_p, 0.0), axis=1)
-        return jnp.where(self.usable, total / jnp.maximum(self.valid.sum(1), 1), 0.0)
+        solid = self.usable & (self.valid.sum(1) > 0)
+        means = total / jnp.where(solid, self.valid.sum(1), 1.0)
+        worst = jnp.max(jnp.where(solid, means, -jnp.inf))
+        return jnp.where(solid, means, jnp.where(self.usable, worst + _BROKEN, 0.0))
+
+    def inside(self, weights):
+        """Weights of the restricted components, from those of the whole ones."""
+        return weights * self.share / jnp.sum(weights * self.share)
+
+    def whole(self, weights):
+        """And back."""
+        return weights / self.share
 
     def value(self, weights: Float[Array, " capacity"]) -> Float[Array, ""]:
         """f(w), up to log Z."""
         return jnp.sum(weights * self.gradient(weights))
 
 
-def weight_problem(key, target: Whitened, mixture: Mixture, slot, num_draws: int) -> WeightProblem:
+def weight_problem(key, target: AbstractTarget, mixture: Mixture, slot, num_draws: int) -> WeightProblem:
     """Draw from every component that has weight, and from the proposal in `slot`."""
     points = mixture.sample_stratified(key, num_draws)
     flat = points.reshape(-1, target.dim)
@@ -80,14 +95,12 @@ def weight_problem(key, target: Whitened, mixture: Mixture, slot, num_draws: int
     log_p, log_s = log_p.reshape(points.shape[:2]), log_s.reshape(*points.shape[:2], -1)
     usable = mixture.active.at[slot].set(True)
     valid = (jnp.isfinite(log_p) & usable[:, None]).astype(mixture.dtype)
+    zero = jnp.sum((log_p == -jnp.inf) & usable[:, None], axis=1)
+    share = jnp.where(valid.sum(1) > 0, valid.sum(1) / jnp.maximum(valid.sum(1) + zero, 1), 1.0)
     # Empty slots never enter: their log densities are irrelevant at weight zero, and must only be finite.
-    log_s = jnp.where(usable, log_s, 0.0)
-    return WeightProblem(jnp.where(valid > 0, log_p, 0.0), log_s, valid, usable)
-
-
-def nan_draws(problem: WeightProblem) -> Int[Array, ""]:
-    """How many draws of usable slots could not be used."""
-    return jnp.sum((problem.valid == 0) & problem.usable[:, None])
+    log_s = jnp.where(usable, log_s - jnp.log(share), 0.0)
+    num_nan = jnp.sum((valid == 0) & usable[:, None]) - zero.sum()
+    return WeightProblem(jnp.where(valid > 0, log_p, 0.0), log_s, valid, usable, share, num_nan)
 
 
 def search(problem: WeightProblem, weights, direction, largest) -> Float[Array, ""]:

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
-from relbo.steps.base import AbstractStep, WeightUpdate, nan_draws, weight_problem
+from relbo.steps.base import AbstractStep, WeightUpdate, to_log_weights, weight_problem
 
 
 class FullyCorrective(AbstractStep):
@@ -29,6 +29,7 @@ class FullyCorrective(AbstractStep):
         problem = weight_problem(key, target, mixture, slot, self.num_draws)
         gamma = (1 / (iteration + 1.0)).astype(mixture.dtype)
         start = (mixture.log_weights + jnp.log1p(-gamma)).at[slot].set(jnp.log(gamma))
+        start = jnp.log(problem.inside(jnp.exp(start)))
 
         def descend(log_weights, _):
             moved = log_weights - problem.gradient(jnp.exp(log_weights))
@@ -36,5 +37,5 @@ class FullyCorrective(AbstractStep):
 
         log_weights, _ = jax.lax.scan(descend, start, length=self.num_steps)
         kept = jnp.where(jnp.exp(log_weights) < self.drop, -jnp.inf, log_weights)
-        kept = kept - logsumexp(kept)
-        return WeightUpdate(kept, jnp.exp(kept[slot]), jnp.asarray(0), nan_draws(problem)), memory
+        kept = to_log_weights(problem.whole(jnp.exp(kept)))
+        return WeightUpdate(kept, jnp.exp(kept[slot]), jnp.asarray(0), problem.num_nan), memory
