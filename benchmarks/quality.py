@@ -17,13 +17,13 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import targets
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from targets import MissingData, Problem
 
 import relbo
+import targets
+from targets import MissingData, Problem
 
 NUM_DRAWS = 50_000
 MAX_SECONDS = 120.0

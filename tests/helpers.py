@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
+from scipy import stats
+
 from relbo.families import (
     Cholesky,
     Diagonal,
@@ -21,7 +23,6 @@ from relbo.families import (
 )
 from relbo.mixture import Mixture
 from relbo.targets import from_log_density
-from scipy import stats
 
 FALSE_ALARM = 1e-4
 """The chance that a correct program fails one statistical check, were the seed drawn anew."""

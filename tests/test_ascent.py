@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+
+from helpers import FAMILIES, TWO_MODES, kl_to, mean_is, normals, stack_of_one, target_of, unit_spread
 from relbo.ascent import GradientAscent, NaturalAscent, lbfgs_paths
 from relbo.ascent.base import improved, masked_mean, masked_std_err, step_weights
 from relbo.ascent.curvature import laplace_factor
@@ -13,8 +15,6 @@ from relbo.families import LocationScale
 from relbo.mixture import empty_mixture
 from relbo.objectives import ELBO, ESTIMATORS, FiniteStep, StickingTheLanding
 from relbo.targets import from_log_density
-
-from helpers import FAMILIES, TWO_MODES, kl_to, mean_is, normals, stack_of_one, target_of, unit_spread
 
 FULL = LocationScale()
 ASCENTS = {"natural": NaturalAscent(300, 16), "gradient": GradientAscent(1500, 16)}

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from helpers import TWO_MODES, within
 
 import relbo
+from helpers import TWO_MODES, within
 from relbo.diagnostics import psis
 from relbo.estimate import format_estimate
 

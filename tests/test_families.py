@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
+
+from helpers import FAMILIES, NOISES, SCALES, mean_and_error, mean_is, within
 from relbo.families import (
     DENSE_LIMIT,
     Box,
@@ -23,9 +26,6 @@ from relbo.families import (
     resolve_family,
 )
 from relbo.families.scale import LowRankParams
-from scipy import stats
-
-from helpers import FAMILIES, NOISES, SCALES, mean_and_error, mean_is, within
 
 LOC = np.array([0.7, -1.2])
 FACTOR = np.array([[0.8, 0.0], [0.5, 1.3]])

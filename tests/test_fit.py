@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import CORRELATED, GRID, TWO_MODES, integrate, within
 
 import relbo
+from helpers import CORRELATED, GRID, TWO_MODES, integrate, within
 
 SMALL = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=8)),

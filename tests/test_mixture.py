@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from relbo.families import LocationScale
-from relbo.mixture import empty_mixture, map_chunks
 
 from helpers import TWO_BLOBS, mean_is, normals, within
+from relbo.families import LocationScale
+from relbo.mixture import empty_mixture, map_chunks
 
 FULL = LocationScale()
 NUM = 40_000

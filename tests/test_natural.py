@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from helpers import CORRELATED, FAMILIES, mean_is, stack_of_one, target_of
 from relbo.ascent import NaturalAscent
 from relbo.families import Box, Cholesky, Diagonal, Laplace, LocationScale, LowRank
 from relbo.families.natural import DiagonalGeometry, FullGeometry, geometry_of, has_geometry, natural_step
@@ -12,8 +14,6 @@ from relbo.families.scale import to_tril
 from relbo.mixture import empty_mixture
 from relbo.objectives import ELBO, StickingTheLanding
 from relbo.targets import from_log_density
-
-from helpers import CORRELATED, FAMILIES, mean_is, stack_of_one, target_of
 
 FULL, DIAGONAL = LocationScale(), LocationScale(scale=Diagonal())
 LOC = np.array([0.5, -1.0, 2.0])

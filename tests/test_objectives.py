@@ -7,6 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
+
+from helpers import (
+    GRID,
+    TWO_BLOBS,
+    TWO_MODES,
+    integrate,
+    kl_to,
+    log_prob_on_grid,
+    mean_is,
+    normals,
+    target_of,
+    unit_spread,
+    within,
+)
 from relbo.ascent import NaturalAscent
 from relbo.ascent.base import mixture_residual, proposal_residual
 from relbo.ascent.natural import _statistics
@@ -28,21 +43,6 @@ from relbo.objectives import (
 from relbo.objectives.estimators import combine
 from relbo.objectives.evaluate import _truncated_mean
 from relbo.targets import from_log_density
-from scipy import stats
-
-from helpers import (
-    GRID,
-    TWO_BLOBS,
-    TWO_MODES,
-    integrate,
-    kl_to,
-    log_prob_on_grid,
-    mean_is,
-    normals,
-    target_of,
-    unit_spread,
-    within,
-)
 
 FULL = LocationScale()
 NUM_DRAWS = 128

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
+
+from helpers import GRID, GRID_STEP, TWO_MODES, integrate, kl_to, log_density, mean_is, normals
 from relbo.precondition import identity_map
 from relbo.steps import STEPS, Adaptive, Away, Fixed, FullyCorrective, LineSearch, Pairwise, WeightProblem
 from relbo.steps.base import weight_problem
 from relbo.targets import from_log_density
-from scipy import stats
-
-from helpers import GRID, GRID_STEP, TWO_MODES, integrate, kl_to, log_density, mean_is, normals
 
 SLOT = 2
 PARTS = tuple(np.asarray(x, np.float32) for x in (TWO_MODES.weights, TWO_MODES.means, TWO_MODES.factors))

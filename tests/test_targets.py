@@ -11,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
+
 from relbo._require import require
 from relbo.targets import AbstractTarget, CallableTarget, JaxTarget, from_callable, from_log_density
 

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from relbo.targets import from_callable, from_log_density
 
 RANDOM = np.random.default_rng(0)

@@ -61,9 +61,9 @@ class WeightProblem(eqx.Module):
     log_s: Float[Array, "capacity num capacity"]
     valid: Float[Array, "capacity num"]
     usable: Array
-    share: Array | float = 1.0
+    share: Array = eqx.field(default_factory=lambda: jnp.ones(()))
     """Of each component, inside the support. `weights` are those of components restricted to it, and so is `log_s`."""
-    num_nan: Array | int = 0
+    num_nan: Array = eqx.field(default_factory=lambda: jnp.asarray(0))
 
     def gradient(self, weights: Float[Array, " capacity"]) -> Float[Array, " capacity"]:
         """g_i = E_i[log q_w - log p]; zero for slots that hold nothing, large for those without a single good draw."""
