@@ -26,7 +26,10 @@ class Diagnosis:
 
     elbo: Estimate
     gap: Estimate
-    """An estimate with the best component that the oracle finds now; it certifies as far as the oracle is exact."""
+    """Towards the best component that the oracle finds now; it certifies as far as the oracle is exact.
+
+    The true gap is never negative: a value clearly below zero means that the oracle found nothing to add.
+    """
     log_z: Estimate
     """By importance sampling; its error is honest where `k_hat` is below 0.7."""
     k_hat: float

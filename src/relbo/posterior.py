@@ -80,10 +80,9 @@ class Posterior(eqx.Module):
         return _log_prob(self.whitened, self.mixture, flat).reshape(z.shape[:-1])
 
     def __repr__(self) -> str:
-        return (
-            f"Posterior({self.num_components} components in {self.dim} dimensions, ELBO {self.elbo}, "
-            f"stopped because {self.stop_reason})"
-        )
+        num = self.num_components
+        size = f"{num} component{'s' if num > 1 else ''} in {self.dim} dimension{'s' if self.dim > 1 else ''}"
+        return f"Posterior({size}, ELBO {self.elbo}; the fit stopped because {self.stop_reason})"
 
 
 @compiled
