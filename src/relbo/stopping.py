@@ -69,7 +69,9 @@ class MaxComponents(AbstractStop):
             raise ValueError(f"max_components must be at least 1, got {self.num}.")
 
     def reason(self, records):
-        return f"it has {self.num} components, the most allowed" if records[-1].num_components >= self.num else None
+        if records[-1].num_components < self.num:
+            return None
+        return f"{self.num} component{'s were' if self.num > 1 else ' was'} reached, the most allowed"
 
 
 class MaxIterations(AbstractStop):
