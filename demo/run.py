@@ -1,4 +1,4 @@
-"""A tour of relbo in about three minutes: the paper's two-mode example and a logistic regression, with a figure.
+"""A tour of relbo in about five minutes: the paper's two-mode example and a logistic regression, with a figure.
 
 Plain variational inference fits one component; boosting adds more until they no longer pay. Both are measured against
 targets whose log Z is known, so that KL(q || p) = log Z - ELBO is a number and not a hope. Run by `make demo`.
