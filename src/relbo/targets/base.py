@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from relbo.targets.layout import Layout
 
@@ -48,6 +48,57 @@ class AbstractTarget(eqx.Module):
     @abc.abstractmethod
     def coordinate_names(self) -> list[str]:
         """One name for every unconstrained coordinate, such as `["mu", "theta[0]", "theta[1]"]`."""
+
+    # What the tools around a posterior may ask. A target that knows only its density keeps these answers; a front end
+    # answers for its model. Names are those of the model; arrays are NumPy's where nothing is traced.
+
+    def dims(self) -> dict[str, tuple[str, ...]]:
+        """The names of the axes of every variable that has them: parameters, deterministics, observed data."""
+        return {}
+
+    def coords(self) -> dict[str, np.ndarray]:
+        """The labels along every named axis."""
+        return {}
+
+    def log_likelihood(self, z: Float[Array, " dim"]) -> dict[str, Array]:
+        """The log likelihood at one point, observation by observation, for every observed variable. Traceable."""
+        del z
+        return {}
+
+    def observed_data(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def constant_data(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def predict(self, draws: PyTree, seed: int, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
+        """Posterior predictive draws: one for every draw of `constrain`'s values, stacked along a leading axis.
+
+        `args` and `kwargs` replace the data of the model, where the front end can do so.
+        """
+        raise ValueError(
+            f"{type(self).__name__} cannot predict: it knows a log density, and not how data are drawn. Make the "
+            "target with relbo.from_numpyro or relbo.from_pymc, or draw from posterior.sample yourself."
+        )
+
+    def sample_prior(self, num_draws: int, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Draws of the parameters from the prior, and predictive draws of the observed variables given them."""
+        raise ValueError(f"{type(self).__name__} cannot sample its prior: it knows a log density alone.")
+
+    # Minibatches. A target with many data points may estimate its log density on some of them.
+
+    @property
+    def subsamples(self) -> bool:
+        """Whether `draw_batch` and `log_density_on` exist: then ascents climb on minibatches."""
+        return False
+
+    def draw_batch(self, key: Key[Array, ""]) -> PyTree:
+        """The indices of a random minibatch. Traceable."""
+        raise NotImplementedError
+
+    def log_density_on(self, z: Float[Array, " dim"], batch: PyTree) -> Float[Array, ""]:
+        """An unbiased estimate of `log_density(z)` (which always uses all data) on one minibatch. Traceable."""
+        raise NotImplementedError
 
     # By identity, so that `jax.jit(target.log_density)` works: Equinox would hash the arrays, which cannot be hashed.
     # Programs that take the target as an argument compare its structure instead, and are shared between equal ones.
