@@ -1,6 +1,7 @@
 """relbo: boosted black-box variational inference."""
 
 from relbo import families, objectives, oracles, steps
+from relbo.arviz_export import to_arviz
 from relbo.boosting import Booster, State
 from relbo.diagnostics import Diagnosis, diagnose
 from relbo.estimate import Estimate
@@ -9,10 +10,11 @@ from relbo.objectives import RELBO, FiniteStep
 from relbo.oracles import GradientOracle, LaplaceOracle, NaturalOracle, Starts
 from relbo.posterior import Posterior
 from relbo.precondition import Preconditioner
+from relbo.prediction import predict
 from relbo.settings import make_booster, paper
 from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, Pairwise
 from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Stalled
-from relbo.targets import from_callable, from_log_density
+from relbo.targets import from_callable, from_log_density, from_numpyro
 from relbo.trace import Record
 
 __version__ = "0.1.0"
@@ -48,9 +50,12 @@ __all__ = [
     "fit",
     "from_callable",
     "from_log_density",
+    "from_numpyro",
     "make_booster",
     "objectives",
     "oracles",
     "paper",
+    "predict",
     "steps",
+    "to_arviz",
 ]

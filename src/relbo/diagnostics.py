@@ -80,7 +80,7 @@ def diagnose(posterior: Posterior, num_draws: int = 10_000, seed: int = 0) -> Di
         log_z = _log_z(ratios)
         smoothed, k_hat = psis(inside)
         ess = float(np.exp(-np.logaddexp.reduce(2 * smoothed)))
-    limit = min(1 - 1 / math.log10(num_draws), 0.7)
+    limit = k_hat_limit(num_draws)
     verdict = _verdict(k_hat, limit, gap, num_nan / num_draws, num_zero / num_draws)
     return Diagnosis(
         elbo, gap, log_z, k_hat, limit, ess, num_draws, posterior.num_components, num_nan, num_zero, verdict
@@ -90,7 +90,7 @@ def diagnose(posterior: Posterior, num_draws: int = 10_000, seed: int = 0) -> Di
 @compiled
 def _log_ratios(key, target, mixture, num_draws):
     draws = mixture.sample(key, num_draws)
-    return map_chunks(lambda z: log_ratio(target, mixture, z), draws)
+    return map_chunks(lambda z: log_ratio(target, mixture, z), draws, target.points_at_once)
 
 
 def _gap(oracle_key, gap_key, posterior: Posterior) -> Estimate:
@@ -123,6 +123,11 @@ def _log_z(ratios: np.ndarray) -> Estimate:
     mean = weights.mean()
     relative = weights.std(ddof=1) / (mean * math.sqrt(len(weights)))
     return Estimate(float(shift + np.log(mean)), float(relative), len(weights))
+
+
+def k_hat_limit(num_draws: int) -> float:
+    """Above it the error of importance sampling with so many draws cannot be trusted (Vehtari et al. 2024)."""
+    return min(1 - 1 / math.log10(num_draws), 0.7)
 
 
 def psis(log_ratios: np.ndarray) -> tuple[np.ndarray, float]:

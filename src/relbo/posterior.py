@@ -1,5 +1,6 @@
 """What a fit leaves behind."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from relbo._compiled import compiled
+from relbo._require import require
 from relbo.estimate import Estimate
 from relbo.mixture import Mixture, map_chunks
 from relbo.precondition import Whitened
@@ -63,7 +65,18 @@ class Posterior(eqx.Module):
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
         """Named, constrained draws: the structure and shapes of the model's parameters behind an axis of draws."""
         draws = self.sample_unconstrained(num_draws, seed=seed)
-        return jax.tree.map(np.asarray, _constrain(self.target, draws))
+        return jax.tree.map(np.asarray, self.constrain(draws))
+
+    def constrain(self, draws: Float[Array, "num_draws dim"]) -> PyTree:
+        """Unconstrained points in the structure and shapes of the model's parameters, behind an axis of draws."""
+        return _constrain(self.target, draws)
+
+    def as_guide(self) -> Callable[..., dict[str, Any]]:
+        """This posterior as a guide of its NumPyro model: `Predictive(model, guide=posterior.as_guide(), ...)`."""
+        require("numpyro", extra="numpyro")
+        from relbo.guide import make_guide
+
+        return make_guide(self.target, self.whitened, self.mixture)
 
     def sample_unconstrained(self, num_draws: int, *, seed: int = 0) -> Float[Array, "num_draws dim"]:
         """Independent draws in unconstrained coordinates."""
@@ -99,7 +112,7 @@ def _log_prob(whitened, mixture, points):
 
 @compiled
 def _constrain(target, draws):
-    return map_chunks(target.constrain, draws)
+    return map_chunks(target.constrain, draws, target.points_at_once)
 
 
 def _sorted_weights(mixture) -> tuple[np.ndarray, np.ndarray]:

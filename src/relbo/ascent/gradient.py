@@ -43,7 +43,7 @@ class GradientAscent(AbstractAscent):
         optimizer = self._optimizer()
 
         def loss(one, one_key):
-            residual = proposal_residual(target, mixture, objective, one, iteration)
+            residual = proposal_residual(target.subsample(one_key), mixture, objective, one, iteration)
             scalar, values = self._surrogate(one_key, mixture.family, estimator, one, residual, weight)
             return -scalar, values
 
@@ -67,7 +67,7 @@ class GradientAscent(AbstractAscent):
         optimizer = self._optimizer()
 
         def loss(params, now, step_key):
-            residual = mixture_residual(target, now)
+            residual = mixture_residual(target.subsample(step_key), now)
             keys = jax.random.split(step_key, now.capacity)
             scalars, values = jax.vmap(lambda k, one: self._surrogate(k, now.family, estimator, one, residual, 1.0))(
                 keys, params

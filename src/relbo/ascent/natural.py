@@ -51,13 +51,15 @@ class NaturalAscent(AbstractAscent):
     def improve(self, key, target, mixture, objective, estimator, params, iteration):
         weight = objective.entropy_weight(iteration)
 
-        def statistics(one_key, one):
-            residual = proposal_residual(target, mixture, objective, one, iteration)
-            return _statistics(one_key, self, mixture.family, estimator, one, residual, weight)
-
         def body(carry: _Walk, step):
             index, step_key = step
             keys = jax.random.split(step_key, carry.value.shape[0])
+            now = target.subsample(step_key)
+
+            def statistics(one_key, one):
+                residual = proposal_residual(now, mixture, objective, one, iteration)
+                return _statistics(one_key, self, mixture.family, estimator, one, residual, weight)
+
             seen = jax.vmap(statistics)(keys, carry.params)
             moved = self._move(mixture.family, carry, seen, index, check_fall=True)
             return moved, (seen.value, seen.std_err, seen.num_nan)
@@ -74,7 +76,7 @@ class NaturalAscent(AbstractAscent):
             walk, log_weights = carry
             index, step_key = step
             now = eqx.tree_at(lambda m: (m.params, m.log_weights), mixture, (walk.params, log_weights))
-            residual = mixture_residual(target, now)
+            residual = mixture_residual(target.subsample(step_key), now)
             keys = jax.random.split(step_key, now.capacity)
             seen = jax.vmap(lambda k, one: _statistics(k, self, mixture.family, estimator, one, residual, weight))(
                 keys, walk.params

@@ -2,6 +2,17 @@
 
 from relbo.targets.base import AbstractTarget
 from relbo.targets.callable_target import CallableTarget, from_callable
+from relbo.targets.doors import from_numpyro
 from relbo.targets.jax_target import JaxTarget, from_log_density
+from relbo.targets.minibatch import Anchored, anchored
 
-__all__ = ["AbstractTarget", "CallableTarget", "JaxTarget", "from_callable", "from_log_density"]
+__all__ = [
+    "AbstractTarget",
+    "Anchored",
+    "CallableTarget",
+    "JaxTarget",
+    "anchored",
+    "from_callable",
+    "from_log_density",
+    "from_numpyro",
+]

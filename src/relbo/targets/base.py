@@ -4,10 +4,13 @@ import abc
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from relbo.targets.layout import Layout
+
+_NUMBERS_AT_ONCE = 2**24  # 64 MB in float32
 
 
 class AbstractTarget(eqx.Module):
@@ -85,12 +88,23 @@ class AbstractTarget(eqx.Module):
         """Draws of the parameters from the prior, and predictive draws of the observed variables given them."""
         raise ValueError(f"{type(self).__name__} cannot sample its prior: it knows a log density alone.")
 
+    @property
+    def points_at_once(self) -> int:
+        """How many points may be evaluated side by side: fewer where there are many data, so that memory is bounded."""
+        longest = max((leaf.shape[0] for leaf in jax.tree.leaves(self) if getattr(leaf, "ndim", 0)), default=1)
+        return int(np.clip(_NUMBERS_AT_ONCE // longest, 8, 1024))
+
     # Minibatches. A target with many data points may estimate its log density on some of them.
 
     @property
     def subsamples(self) -> bool:
         """Whether `draw_batch` and `log_density_on` exist: then ascents climb on minibatches."""
         return False
+
+    def subsample(self, key: Key[Array, ""]) -> "AbstractTarget":
+        """What an ascent climbs in one step: the target itself, or an estimate of it on a random minibatch."""
+        del key
+        return self
 
     def draw_batch(self, key: Key[Array, ""]) -> PyTree:
         """The indices of a random minibatch. Traceable."""

@@ -174,3 +174,30 @@ def _hint(args: tuple[PyTree, ...]) -> str:
     floats = [(path, leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     bad = [f"args{jax.tree_util.keystr(path)}" for path, leaf in floats if np.isnan(leaf).any()]
     return f" The data contain NaN: {shorten(bad)}." if bad else ""
+
+
+NUM_STARTS = 4
+_NUM_TRIED = 32
+
+
+def find_starts(target: AbstractTarget, what: str) -> Float[Array, "num dim"]:
+    """The origin of the unconstrained space and points in (-2, 2) around it that have a finite density and gradient.
+
+    Always `NUM_STARTS` rows, the first repeated if there are fewer, so that shapes do not hang on the data. For front
+    ends whose models come without an example.
+    """
+    points = np.random.default_rng(0).uniform(-2, 2, (_NUM_TRIED, target.dim)).astype(target.dtype)
+    points[0] = 0
+    values, gradients = map(np.asarray, _values_and_gradients(target, jax.device_put(points)))
+    usable = np.flatnonzero(np.isfinite(values) & np.isfinite(gradients).all(axis=1))
+    if len(usable) == 0:
+        names = target.coordinate_names()
+        check_finite(values[0], names, points[0], what, " So it is at 31 points drawn around it.")
+        check_gradient(gradients[0], names, points[0], what)
+    chosen = np.resize(usable[:NUM_STARTS], NUM_STARTS)
+    return jax.device_put(points[np.where(np.arange(NUM_STARTS) < len(usable), chosen, usable[0])])
+
+
+@eqx.filter_jit
+def _values_and_gradients(target: AbstractTarget, points: Float[Array, "num dim"]) -> tuple[Array, Array]:
+    return jax.lax.map(jax.value_and_grad(target.log_density), points, batch_size=8)

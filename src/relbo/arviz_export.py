@@ -1,0 +1,201 @@
+"""A posterior as ArviZ's InferenceData (or, from ArviZ 1 on, an xarray DataTree)."""
+
+import datetime
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from relbo._compiled import compiled
+from relbo._require import require
+from relbo.diagnostics import k_hat_limit, psis
+from relbo.mixture import map_chunks
+from relbo.posterior import Posterior
+from relbo.targets.layout import named_leaves
+
+_MOST_LOG_LIKELIHOODS = 10**8
+_RESAMPLED_FROM = 4
+_FEWEST_RATIOS = 100
+
+
+def to_arviz(
+    posterior: Posterior,
+    *,
+    num_draws: int = 2000,
+    num_chains: int = 1,
+    seed: int = 0,
+    importance_resampled: bool = False,
+    log_likelihood: bool | None = None,
+    posterior_predictive: bool | Sequence[str] = False,
+    prior: int = 0,
+) -> Any:
+    """Draws, named and shaped as in the model, with everything `az.summary`, `az.plot_pair` and `az.loo` need.
+
+    Arguments:
+        num_draws: in all; they are independent.
+        num_chains: the draws are dealt out to so many "chains". They were never Markov chains: r-hat says nothing.
+        importance_resampled: draw four times as many, and resample them by Pareto-smoothed importance weights, which
+            corrects what the mixture misses. Refused where k-hat says that the weights cannot be trusted.
+        log_likelihood: pointwise, for `az.loo`; by default wherever the model has it and it fits into memory.
+        posterior_predictive: True, and the model draws the observed variables anew; or names of variables among the
+            draws (Stan's generated quantities) that are predictions, and are moved to that group.
+        prior: the number of draws from the prior and the prior predictive.
+
+    The groups are posterior, sample_stats (`lp`, the log joint density in unconstrained coordinates, and `log_q`, the
+    mixture's), log_likelihood, observed_data, constant_data, and posterior_predictive, prior, prior_predictive if
+    asked for. Attributes say with what and how the posterior was made, and how good it is.
+    """
+    _check_counts(num_draws, num_chains)
+    target = posterior.target
+    z, lp, log_q, k_hat = _draw(posterior, num_draws, seed, importance_resampled)
+    values = {name: np.asarray(leaf) for name, leaf in named_leaves(posterior.constrain(z))[0]}
+    groups = {"sample_stats": {"lp": lp, "log_q": log_q}}
+    pointwise = _log_likelihood(target, z, log_likelihood)
+    if pointwise:
+        groups["log_likelihood"] = pointwise
+    names = [] if isinstance(posterior_predictive, bool) else list(posterior_predictive)
+    _check_names(names, values)
+    if names:
+        groups["posterior_predictive"] = {name: values[name] for name in names}
+    elif posterior_predictive:
+        groups["posterior_predictive"] = target.predict(values, seed)
+    # What a program computes as its log likelihood or predictions (Stan) is not a parameter.
+    groups["posterior"] = {k: v for k, v in values.items() if k not in pointwise and k not in names}
+    if prior:
+        groups["prior"], groups["prior_predictive"] = target.sample_prior(prior, seed)
+    sampled = {group: _chains(arrays, num_chains) for group, arrays in groups.items()}
+    for group in ("prior", "prior_predictive"):
+        if group in groups:
+            sampled[group] = _chains(groups[group], 1)
+    fixed = {"observed_data": target.observed_data(), "constant_data": target.constant_data()}
+    return _assemble(target, sampled, {k: v for k, v in fixed.items() if v}, _attributes(posterior, k_hat))
+
+
+def _check_counts(num_draws: int, num_chains: int) -> None:
+    if num_draws < 1 or num_chains < 1 or num_draws % num_chains:
+        raise ValueError(f"num_draws must be a positive multiple of num_chains, got {num_draws} and {num_chains}.")
+
+
+def _check_names(names: list[str], values: dict[str, np.ndarray]) -> None:
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise ValueError(
+            f"posterior_predictive names {', '.join(missing)}, which is not among the draws. "
+            f"They hold {', '.join(values)}."
+        )
+
+
+def _draw(posterior: Posterior, num_draws: int, seed: int, resampled: bool):
+    """Points, log p and log q there, and k-hat of their ratios (NaN if there are too few)."""
+    num = _RESAMPLED_FROM * num_draws if resampled else num_draws
+    z = posterior.sample_unconstrained(num, seed=seed)
+    lp = np.asarray(_log_densities(posterior.target, z))
+    log_q = np.asarray(posterior.log_prob(z))
+    ratios = (lp - log_q).astype(np.float64)
+    finite = np.flatnonzero(np.isfinite(ratios))
+    k_hat = float("nan")
+    if len(finite) >= _FEWEST_RATIOS:
+        log_weights, k_hat = psis(ratios[finite])
+    if not resampled:
+        return z, lp, log_q, k_hat
+    limit = k_hat_limit(len(finite))
+    if not k_hat < limit:
+        raise ValueError(
+            f"importance_resampled=True needs k-hat below {limit:.2f}, and it is {k_hat:.2f}: a few draws would "
+            "carry all the weight. Add components (fit with start=), or use the draws as they are."
+        )
+    chosen = np.random.default_rng(seed).choice(finite, num_draws, p=np.exp(log_weights))
+    return z[chosen], lp[chosen], log_q[chosen], k_hat
+
+
+@compiled
+def _log_densities(target, draws):
+    return map_chunks(target.log_density, draws, target.points_at_once)
+
+
+def _log_likelihood(target, z, wanted: bool | None) -> dict[str, np.ndarray]:
+    if wanted is False:
+        return {}
+    shapes = jax.eval_shape(target.log_likelihood, z[0])
+    size = len(z) * sum(struct.size for struct in shapes.values())
+    if wanted and not shapes:
+        raise ValueError(
+            f"log_likelihood=True, but {type(target).__name__} does not know the likelihood of single observations. "
+            "A Stan program computes it as a generated quantity called log_lik."
+        )
+    if wanted is None and size > _MOST_LOG_LIKELIHOODS:
+        return {}
+    return {name: np.asarray(values) for name, values in _pointwise(target, z).items()}
+
+
+@compiled
+def _pointwise(target, draws):
+    return map_chunks(target.log_likelihood, draws, target.points_at_once)
+
+
+def _chains(arrays: dict[str, np.ndarray], num_chains: int) -> dict[str, np.ndarray]:
+    return {name: np.reshape(value, (num_chains, -1, *np.shape(value)[1:])) for name, value in arrays.items()}
+
+
+def _assemble(target, sampled: dict[str, Any], fixed: dict[str, Any], attributes: dict[str, Any]) -> Any:
+    xarray = require("xarray", extra="arviz")
+    arviz = require("arviz", extra="arviz")
+    dims, coords = target.dims(), target.coords()
+
+    def dataset(arrays: dict[str, np.ndarray], leading: tuple[str, ...]) -> Any:
+        variables = {}
+        for name, value in arrays.items():
+            axes = _axes(name, np.shape(value)[len(leading) :], dims, arrays, coords)
+            variables[name] = ((*leading, *axes), value)
+        sizes = {
+            axis: size for axes, value in variables.values() for axis, size in zip(axes, np.shape(value), strict=True)
+        }
+        labels = {axis: coords[axis] if axis in coords else np.arange(size) for axis, size in sizes.items()}
+        return xarray.Dataset(variables, labels, attributes)
+
+    groups = {name: dataset(arrays, ("chain", "draw")) for name, arrays in sampled.items()}
+    groups |= {name: dataset(arrays, ()) for name, arrays in fixed.items()}
+    groups = {"posterior": groups.pop("posterior"), **groups}
+    if hasattr(arviz, "InferenceData"):
+        return arviz.InferenceData(attrs=attributes, **groups)
+    return xarray.DataTree.from_dict({"/": xarray.Dataset(attrs=attributes), **groups})
+
+
+def _axes(name: str, shape: tuple[int, ...], dims, arrays, coords) -> list[str]:
+    """A name for every axis of a variable: the model's where its length fits, else `name_dim_0` as ArviZ would."""
+    given = dims.get(name, ())
+    axes = []
+    for axis, size in enumerate(shape):
+        label = given[axis] if len(given) == len(shape) else f"{name}_dim_{axis}"
+        if label in arrays:  # xarray keeps the name of a variable from its axes
+            label = f"{label}_dim"
+        fits = label not in coords or len(coords[label]) == size
+        axes.append(label if fits and label not in axes else f"{name}_dim_{axis}")
+    return axes
+
+
+def _attributes(posterior: Posterior, k_hat: float) -> dict[str, Any]:
+    from relbo import __version__
+
+    booster = posterior.booster
+    parts = ("family", "objective", "oracle", "step_rule", "estimator", "refinement", "preconditioner")
+    settings = {part: " ".join(repr(getattr(booster, part)).split()) for part in parts}
+    gaps = [record.gap for record in posterior.trace if record.gap is not None]
+    attributes = {
+        "inference_library": "relbo",
+        "inference_library_version": __version__,
+        "jax_version": jax.__version__,
+        "created_at": datetime.datetime.now(datetime.UTC).isoformat(),
+        "settings": json.dumps(settings),
+        "stop_reason": posterior.stop_reason,
+        "num_components": posterior.num_components,
+        "num_evaluations": posterior.num_evaluations,
+        "elbo": posterior.elbo.value,
+        "elbo_std_err": posterior.elbo.std_err,
+        "k_hat": k_hat,
+    }
+    if gaps:
+        attributes |= {"duality_gap": gaps[-1].value, "duality_gap_std_err": gaps[-1].std_err}
+    return attributes

@@ -1,0 +1,93 @@
+r"""Minibatches with a control variate.
+
+With $\ell_B$ an unbiased estimate of $\log p$ on a minibatch $B$ and $z_0$ an anchor where $\log p$ and its gradient
+are known on all data,
+
+$$\hat\ell_B(z) = \log p(z_0) + \nabla\log p(z_0)^\top (z - z_0)
+  + \ell_B(z) - \ell_B(z_0) - \nabla\ell_B(z_0)^\top (z - z_0)$$
+
+is unbiased too, and what is left to chance is only the second order of the distance. For $N$ rows in minibatches of
+$n$, a plain minibatch gradient at the mode has noise $\sqrt{N/n}$ in units of the posterior's width, twenty for 200,000
+rows in batches of 512; with an anchor at the mode it is about $\sqrt{d/n}$. The anchor costs one gradient a minibatch,
+shared by all draws.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from relbo.targets.base import AbstractTarget
+
+
+class Anchored(AbstractTarget):
+    """A subsampling target with an anchor; `subsample(key)` is the estimate on a minibatch.
+
+    `value` and `gradient` are those of all data at the anchor; on a minibatch, by how much they exceed its own there.
+    """
+
+    target: AbstractTarget
+    point: Float[Array, " dim"]
+    value: Float[Array, ""]
+    gradient: Float[Array, " dim"]
+    batch: PyTree
+    """The indices of the minibatch that `log_density` uses; None for all data."""
+
+    def __init__(self, target: AbstractTarget, point, value, gradient, batch: PyTree = None):
+        self.target, self.point, self.value, self.gradient, self.batch = target, point, value, gradient, batch
+
+    @property
+    def dim(self):
+        return self.target.dim
+
+    @property
+    def dtype(self):
+        return self.target.dtype
+
+    @property
+    def differentiable(self):
+        return self.target.differentiable
+
+    @property
+    def twice_differentiable(self):
+        return self.target.twice_differentiable
+
+    @property
+    def initial(self):
+        return self.target.initial
+
+    def log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
+        if self.batch is None:
+            return self.target.log_density(z)
+        return self.target.log_density_on(z, self.batch) + self.value + self.gradient @ (z - self.point)
+
+    def subsample(self, key: Key[Array, ""]) -> "Anchored":
+        batch = self.target.draw_batch(key)
+        value, gradient = jax.value_and_grad(self.target.log_density_on)(self.point, batch)
+        return Anchored(self.target, self.point, self.value - value, self.gradient - gradient, batch)
+
+    def constrain(self, z: Float[Array, " dim"]) -> PyTree:
+        return self.target.constrain(z)
+
+    def unconstrain(self, params: PyTree) -> Float[Array, " dim"]:
+        return self.target.unconstrain(params)
+
+    def coordinate_names(self) -> list[str]:
+        return self.target.coordinate_names()
+
+
+def anchored(target: AbstractTarget, point: Any) -> AbstractTarget:
+    """`target` with an anchor at `point` if it subsamples; else `target` itself."""
+    if isinstance(target, Anchored):
+        target = target.target
+    if not target.subsamples:
+        return target
+    value, gradient = _value_and_gradient(target, jnp.asarray(point, target.dtype))
+    return Anchored(target, point, value, gradient)
+
+
+@eqx.filter_jit
+def _value_and_gradient(target: AbstractTarget, point: Float[Array, " dim"]) -> tuple[Array, Array]:
+    return jax.value_and_grad(target.log_density)(point)
