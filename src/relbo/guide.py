@@ -51,6 +51,8 @@ class MixtureDistribution(dist.Distribution):
         super().__init__(batch_shape=(), event_shape=(whitened.dim,))
 
     def sample(self, key, sample_shape=()):
+        if not jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+            key = jax.random.wrap_key_data(key)  # NumPyro's handlers split raw keys
         draws = jax.vmap(self.whitened.unwhiten)(self.mixture.sample(key, math.prod(sample_shape)))
         return draws.reshape(*sample_shape, self.whitened.dim)
 

@@ -98,7 +98,7 @@ class NumPyroTarget(AbstractTarget):
         return {name: values[name] for name in names}
 
     def latents_with_log_det(self, z: Float[Array, " dim"]) -> dict[str, tuple[Array, Array]]:
-        """The value of every latent site, and log |det J| of its bijection there, one for every element of its batch."""
+        """The value of every latent site, and log |det J| of its bijection for every element of its batch."""
         flat, values = self._split(z), self._split_constrained(z)
         trace, found = self._trace(values), {}
         for name, value in values.items():

@@ -1,0 +1,125 @@
+"""Draws that ArviZ understands: names, axes, log likelihood, attributes, files."""
+
+import arviz as az
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import xarray
+
+import relbo
+from relbo import arviz_export
+
+matplotlib.use("Agg")
+
+EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+
+
+def schools(errors, effects=None):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.LogNormal(1, 0.5))
+    with numpyro.plate("school", len(errors)):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.deterministic("doubled", 2 * theta)
+        numpyro.sample("effect", dist.Normal(theta, errors), obs=effects)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    target = relbo.from_numpyro(schools, ERRORS, effects=EFFECTS)
+    return relbo.fit(target, max_components=1, progress_bar=False)
+
+
+@pytest.fixture(scope="module")
+def data(posterior):
+    return relbo.to_arviz(posterior, num_draws=1000, num_chains=2, posterior_predictive=True, prior=50)
+
+
+def test_groups_axes_and_labels(data):
+    assert set(data.groups()) == {
+        "posterior", "posterior_predictive", "log_likelihood", "sample_stats", "prior", "prior_predictive",
+        "observed_data", "constant_data",
+    }  # fmt: skip
+    assert data.posterior["theta"].dims == ("chain", "draw", "school")
+    assert data.posterior["theta"].shape == (2, 500, 8)
+    assert data.log_likelihood["effect"].dims == ("chain", "draw", "school")
+    assert data.observed_data["effect"].dims == ("school",)
+    assert list(data.constant_data) == ["errors"]
+    np.testing.assert_allclose(data.posterior["doubled"], 2 * data.posterior["theta"], rtol=1e-6)
+    assert data.prior["theta"].shape == (1, 50, 8)
+
+
+def test_log_densities_are_those_of_the_draws(posterior, data):
+    z = posterior.sample_unconstrained(1000, seed=0)
+    np.testing.assert_allclose(data.sample_stats["log_q"].values.reshape(-1), posterior.log_prob(z), rtol=1e-5)
+    theta = data.posterior["theta"].values[0, 3]
+    expected = dist.Normal(theta, ERRORS).log_prob(EFFECTS)
+    np.testing.assert_allclose(data.log_likelihood["effect"].values[0, 3], expected, rtol=1e-4)
+
+
+def test_arviz_runs_on_it(data, tmp_path):
+    summary = az.summary(data)
+    assert "theta[3]" in summary.index and np.isfinite(summary["mean"]).all()
+    assert np.isfinite(az.loo(data).elpd_loo)
+    az.plot_pair(data, var_names=["mu", "tau"])
+    path = str(tmp_path / "fit.nc")
+    az.to_netcdf(data, path)
+    back = az.from_netcdf(path)
+    np.testing.assert_array_equal(back.posterior["theta"], data.posterior["theta"])
+    assert back.posterior.attrs["inference_library"] == "relbo"
+
+
+def test_attributes_say_how_it_was_made_and_how_good_it_is(posterior, data):
+    attributes = data.posterior.attrs
+    assert attributes["elbo"] == posterior.elbo.value and attributes["stop_reason"] == posterior.stop_reason
+    assert attributes["inference_library_version"] == relbo.__version__
+    assert np.isfinite(attributes["k_hat"])
+    assert "fully" in attributes["settings"].lower()
+
+
+def test_importance_resampling_corrects_the_mixture():
+    """A standard normal fitted exactly by nothing: the mixture is a fit to a nearby target, the weights mend it."""
+    shifted = relbo.from_log_density(lambda x, c: -0.5 * jnp.sum((x - c) ** 2), jnp.zeros(1), args=(jnp.zeros(1),))
+    posterior = relbo.fit(shifted, max_components=1, progress_bar=False)
+    moved = relbo.from_log_density(shifted.function, jnp.zeros(1), args=(jnp.full(1, 0.7),))
+    mended = relbo.to_arviz(_for_target(posterior, moved), num_draws=4000, importance_resampled=True)
+    assert abs(float(mended.posterior["z"].mean()) - 0.7) < 0.1
+    far = relbo.from_log_density(shifted.function, jnp.zeros(1), args=(jnp.full(1, 9.0),))
+    with pytest.raises(ValueError, match="needs k-hat below"):
+        relbo.to_arviz(_for_target(posterior, far), importance_resampled=True)
+
+
+def _for_target(posterior, target):
+    """The same mixture, judged against another target."""
+    import equinox as eqx
+
+    return eqx.tree_at(lambda p: p.booster.target, posterior, target)
+
+
+def test_bad_input(posterior):
+    with pytest.raises(ValueError, match="multiple of num_chains, got 10 and 3"):
+        relbo.to_arviz(posterior, num_draws=10, num_chains=3)
+    with pytest.raises(ValueError, match="names y_rep, which is not among the draws"):
+        relbo.to_arviz(posterior, num_draws=10, posterior_predictive=["y_rep"])
+
+
+def test_names_of_draws_may_be_predictions(posterior):
+    data = relbo.to_arviz(posterior, num_draws=10, posterior_predictive=["doubled"])
+    assert "doubled" in data.posterior_predictive and "doubled" not in data.posterior
+
+
+def test_a_data_tree_where_arviz_has_no_inference_data(posterior, monkeypatch):
+    monkeypatch.delattr(az, "InferenceData")
+    tree = relbo.to_arviz(posterior, num_draws=10)
+    assert isinstance(tree, xarray.DataTree)
+    assert tree["posterior"]["theta"].dims == ("chain", "draw", "school")
+    assert tree.attrs["inference_library"] == "relbo"
+
+
+def test_an_axis_named_as_a_variable_is_renamed():
+    arrays = {"x": np.zeros((1, 2, 3)), "y": np.zeros((1, 2, 3))}
+    assert arviz_export._axes("y", (3,), {"y": ("x",)}, arrays, {}) == ["x_dim"]
+    assert arviz_export._axes("y", (3,), {"y": ("row",)}, arrays, {"row": np.arange(5)}) == ["y_dim_0"]
