@@ -8,7 +8,7 @@ demo: $(STAMP)
 	$(VENV)/bin/python demo/run.py
 
 test: $(STAMP)
-	$(VENV)/bin/python -m pytest -n 2
+	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

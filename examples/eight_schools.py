@@ -2,7 +2,8 @@
 
     python examples/eight_schools.py [--quick]
 
-The model is the centred one, whose posterior is a funnel: one normal is a poor fit. Needs the extras numpyro, pymc, stan.
+The model is the centred one, whose posterior is a funnel: one normal is a poor fit. Needs the extras numpyro, pymc and
+stan.
 """
 
 import sys

@@ -1,6 +1,8 @@
 """Optional packages: imported where they are used, with an error that names the install line."""
 
 import importlib
+import importlib.util
+import pathlib
 from types import ModuleType
 
 
@@ -20,5 +22,22 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        message = f'{package} is needed here and is not installed. Install it with: pip install "relbo[{extra}]"'
-        raise ImportError(message, name=package) from error
+        raise _missing(package, extra) from error
+
+
+def locate(package: str, *, extra: str) -> pathlib.Path:
+    """The folder of an installed package that is used for its files and never imported.
+
+    Example:
+        >>> locate("json", extra="stan").name
+        'json'
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise _missing(package, extra)
+    return pathlib.Path(spec.submodule_search_locations[0])
+
+
+def _missing(package: str, extra: str) -> ImportError:
+    message = f'{package} is needed here and is not installed. Install it with: pip install "relbo[{extra}]"'
+    return ImportError(message, name=package)

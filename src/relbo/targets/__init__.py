@@ -5,14 +5,17 @@ from relbo.targets.callable_target import CallableTarget, from_callable
 from relbo.targets.doors import from_numpyro
 from relbo.targets.jax_target import JaxTarget, from_log_density
 from relbo.targets.minibatch import Anchored, anchored
+from relbo.targets.stan import StanTarget, from_stan
 
 __all__ = [
     "AbstractTarget",
     "Anchored",
     "CallableTarget",
     "JaxTarget",
+    "StanTarget",
     "anchored",
     "from_callable",
     "from_log_density",
     "from_numpyro",
+    "from_stan",
 ]

@@ -1,0 +1,513 @@
+"""Stan programs as targets: the density, the maps, errors in Stan's own words, and the cache of compiled programs.
+
+Two programs are compiled, once for every machine: the user's cache keeps them.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import relbo
+from relbo.targets import AbstractTarget, StanTarget, from_callable, from_stan
+from relbo.targets.stan.build import build, cache_folder
+
+pytestmark = pytest.mark.xdist_group("stan")  # one process, so that no program is compiled twice at once
+
+EIGHT_SCHOOLS = """
+data {
+  int<lower=0> J;
+  vector[J] y;
+  vector<lower=0>[J] sigma;
+}
+parameters {
+  real mu;
+  real<lower=0> tau;
+  vector[J] theta_tilde;
+}
+transformed parameters {
+  vector[J] theta = mu + tau * theta_tilde;
+}
+model {
+  mu ~ normal(0, 5);
+  tau ~ cauchy(0, 5);
+  theta_tilde ~ std_normal();
+  y ~ normal(theta, sigma);
+}
+generated quantities {
+  vector[J] log_lik;
+  array[J] real y_rep = normal_rng(theta, sigma);
+  for (j in 1:J) log_lik[j] = normal_lpdf(y[j] | theta[j], sigma[j]);
+}
+"""
+SCHOOLS = {
+    "J": 8,
+    "y": np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]),
+    "sigma": [15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0],
+}
+
+CONSTRAINED = """
+data {
+  int<lower=2> K;
+  vector<lower=0>[K] alpha;
+  array[K] int<lower=0> counts;
+  real ceiling;
+}
+parameters {
+  simplex[K] p;
+  cholesky_factor_corr[2] L;
+  array[2] tuple(real, vector[3]) pairs;
+  array[2] complex c;
+  array[2, 3] matrix[1, 2] m;
+  array[0] real nothing;
+}
+model {
+  if (p[1] > ceiling) reject("p[1] is above the ceiling ", ceiling);
+  if (p[2] > 0.99) target += alpha[K + 1];
+  p ~ dirichlet(alpha);
+  counts ~ multinomial(p);
+  L ~ lkj_corr_cholesky(2);
+  for (i in 1:2) {
+    pairs[i].1 ~ std_normal();
+    pairs[i].2 ~ std_normal();
+    get_real(c[i]) ~ std_normal();
+    get_imag(c[i]) ~ std_normal();
+    for (j in 1:3) to_vector(m[i, j]) ~ std_normal();
+  }
+}
+generated quantities {
+  real p_first = p[1];
+  vector[4] picked = [pairs[2].1, pairs[2].2[3], get_imag(c[1]), m[2, 1][1, 2]]';
+  if (p[1] > 0.95) reject("no generated quantities here");
+  real after = 1;
+}
+"""
+COUNTS = {"K": 3, "alpha": [2.0, 3.0, 1.5], "counts": [3, 1, 4], "ceiling": 0.9}
+
+
+@pytest.fixture(scope="module")
+def eight():
+    return from_stan(EIGHT_SCHOOLS, SCHOOLS, name="eight_schools")
+
+
+@pytest.fixture(scope="module")
+def constrained():
+    return from_stan(CONSTRAINED, COUNTS, name="constrained")
+
+
+def eight_by_hand(z):
+    mu, log_tau, theta_tilde = z[0], z[1], z[2:]
+    tau = jnp.exp(log_tau)
+    prior = dist.Normal(0, 5).log_prob(mu) + dist.Cauchy(0, 5).log_prob(tau)  # not folded: Stan leaves the log 2 out
+    prior += dist.Normal().log_prob(theta_tilde).sum()
+    theta = mu + tau * theta_tilde
+    return prior + dist.Normal(theta, jnp.asarray(SCHOOLS["sigma"])).log_prob(SCHOOLS["y"]).sum() + log_tau
+
+
+# Of which type JAX makes an error in a foreign function depends on how far compilation had come.
+FOREIGN_ERROR = (jax.errors.JaxRuntimeError, ValueError)
+
+
+def random_points(dim, num=100, scale=1.5):
+    return scale * np.random.default_rng(0).normal(size=(num, dim))
+
+
+# the contracts of a target
+
+
+@pytest.mark.parametrize("which", ["eight", "constrained"])
+def test_the_protocol(which, request):
+    target = request.getfixturevalue(which)
+    assert isinstance(target, StanTarget) and isinstance(target, AbstractTarget)
+    assert target.differentiable and not target.twice_differentiable
+    assert target.initial.shape == (4, target.dim) and not target.initial[0].any()
+    assert target.dtype == target.initial.dtype == np.dtype(np.float32)
+    assert len(target.coordinate_names()) == len(set(target.coordinate_names())) == target.dim
+    values = jax.jit(jax.vmap(target.log_density))(target.initial)
+    assert values.shape == (4,) and values.dtype == target.dtype and np.isfinite(values).all()
+    back = jax.jit(jax.vmap(lambda z: target.unconstrain(target.constrain(z))))(target.initial)
+    np.testing.assert_allclose(back, target.initial, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"expected one point of shape .* Use jax.vmap"):
+        target.log_density(jnp.zeros(target.dim + 1))
+    hash(jax.tree.structure(target))
+
+
+def test_coordinate_names_count_from_zero(eight, constrained):
+    assert eight.coordinate_names()[:4] == ["mu", "tau", "theta_tilde[0]", "theta_tilde[1]"]
+    names = constrained.coordinate_names()
+    assert names[:5] == ["p[0]", "p[1]", "L[0]", "pairs[0]:1", "pairs[0]:2[0]"]
+    assert "c[1].imag" in names and "m[1,2,0,1]" in names
+
+
+def test_data_are_kept(eight):
+    assert eight.constant_data()["J"] == 8 and eight.dims() == eight.observed_data() == {}
+    np.testing.assert_array_equal(eight.constant_data()["y"], SCHOOLS["y"])
+    np.testing.assert_array_equal(eight.constant_data()["sigma"], SCHOOLS["sigma"])
+
+
+# the density
+
+
+def test_eight_schools_agrees_with_jax_constants_included():
+    with jax.enable_x64(True):
+        target = from_stan(EIGHT_SCHOOLS, SCHOOLS, name="eight_schools")
+        assert target.dtype == np.float64
+        points = jnp.asarray(random_points(10))
+        both = jax.jit(jax.vmap(jax.value_and_grad(target.log_density)))(points)
+        expected = jax.jit(jax.vmap(jax.value_and_grad(eight_by_hand)))(points)
+        values_alone = jax.jit(jax.vmap(target.log_density))(points)
+    np.testing.assert_allclose(both[0], expected[0], rtol=1e-12)
+    np.testing.assert_allclose(both[1], expected[1], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(values_alone, expected[0], rtol=1e-12)
+
+
+def test_float32_without_x64(eight):
+    points = jnp.asarray(random_points(10), jnp.float32)
+    values, gradients = jax.vmap(jax.value_and_grad(eight.log_density))(points)
+    expected, expected_gradients = jax.vmap(jax.value_and_grad(eight_by_hand))(points)
+    assert values.dtype == gradients.dtype == np.float32
+    np.testing.assert_allclose(values, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradients, expected_gradients, rtol=1e-3, atol=1e-3)
+
+
+def test_jacobians_are_those_of_the_map():
+    """Against the program's density written by hand, and the determinant of the map by central differences."""
+    step = 1e-5
+    with jax.enable_x64(True):
+        target = from_stan(CONSTRAINED, COUNTS, name="constrained")
+        z = jnp.asarray(random_points(target.dim, num=1)[0])
+
+        @jax.jit
+        def free(z):  # a chart: the entries of p and L that are free
+            values = target.constrain(z)
+            return jnp.concatenate([values["p"][:2], values["L"][1, :1]])
+
+        shifts = step * jnp.eye(target.dim)[:3]
+        jacobian = np.stack([(free(z + shift) - free(z - shift)) / (2 * step) for shift in shifts])
+        p, r = target.constrain(z)["p"], target.constrain(z)["L"][1, 0]
+        expected = dist.Dirichlet(jnp.array(COUNTS["alpha"])).log_prob(p)
+        expected += dist.Multinomial(8, p).log_prob(jnp.array(COUNTS["counts"]))
+        expected += jnp.log(0.75 * (1 - r**2)) + dist.Normal().log_prob(z[3:]).sum()
+        value = target.log_density(z)
+        np.testing.assert_allclose(value, expected + np.linalg.slogdet(jacobian)[1], rtol=1e-7)
+        slopes = [(target.log_density(z + s) - target.log_density(z - s)) / (2 * step) for s in shifts]
+        np.testing.assert_allclose(jax.grad(target.log_density)(z)[:3], slopes, rtol=1e-6)
+
+
+def test_nested_vmap_scan_and_one_point_agree(eight):
+    points = jnp.asarray(random_points(10, num=6), jnp.float32)
+    gradient = jax.value_and_grad(eight.log_density)
+    one_by_one = [gradient(z) for z in points]
+    expected = jax.tree.map(lambda *leaves: np.stack(leaves), *one_by_one)
+    nested = jax.jit(jax.vmap(jax.vmap(gradient)))(points.reshape(2, 3, 10))
+    scanned = jax.jit(lambda zs: jax.lax.scan(lambda _, z: (None, gradient(z)), None, zs))(points)[1]
+    for values, gradients in [(nested[0].reshape(6), nested[1].reshape(6, 10)), scanned]:
+        np.testing.assert_array_equal(values, expected[0])
+        np.testing.assert_array_equal(gradients, expected[1])
+
+
+def test_a_rejected_point_has_density_zero_and_gradient_zero(constrained):
+    rejected = jnp.zeros(constrained.dim).at[0].set(5.0)
+    assert constrained.constrain(rejected)["p"][0] > 0.9
+    points = jnp.stack([rejected, constrained.initial[1]])
+    values, gradients = jax.jit(jax.vmap(jax.value_and_grad(constrained.log_density)))(points)
+    assert values[0] == -jnp.inf and not gradients[0].any()
+    assert np.isfinite(values[1]) and gradients[1].any()
+    assert constrained.log_density(rejected) == -jnp.inf
+    masked = jax.grad(lambda z: jnp.where(z[0] == 5, 0.0, constrained.log_density(z)))(rejected)
+    assert not masked.any()
+
+
+def test_nan_stays_nan(eight):
+    value, gradient = jax.value_and_grad(eight.log_density)(eight.initial[1].at[3].set(jnp.nan))
+    assert np.isnan(value) and np.isnan(gradient).all()
+    assert np.isnan(eight.log_density(eight.initial[1].at[0].set(jnp.nan)))
+
+
+def test_an_error_that_is_no_rejection_stops_with_stans_words(constrained):
+    broken = jnp.zeros(constrained.dim).at[0].set(-20.0).at[1].set(10.0)
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"accessing element out of range(.|\n)*'constrained.stan', line"
+    ):
+        jax.block_until_ready(jax.jit(constrained.log_density)(broken))
+
+
+def test_a_handle_of_another_process_is_refused(eight):
+    stranger = eqx.tree_at(lambda target: target.handle, eight, eight.handle + 1)
+    with pytest.raises(FOREIGN_ERROR, match=r"made in another process"):
+        jax.block_until_ready(stranger.log_density(eight.initial[0]))
+
+
+# the maps
+
+
+def test_constrain_gives_every_variable_in_its_shape(eight, constrained):
+    values = jax.jit(eight.constrain)(eight.initial[1])
+    assert {name: value.shape for name, value in values.items()} == {
+        "mu": (), "tau": (), "theta_tilde": (8,), "theta": (8,), "log_lik": (8,), "y_rep": (8,)
+    }  # fmt: skip
+    np.testing.assert_allclose(values["tau"], np.exp(eight.initial[1, 1]), rtol=1e-6)
+    np.testing.assert_allclose(values["theta"], values["mu"] + values["tau"] * values["theta_tilde"], rtol=1e-5)
+
+    values = constrained.constrain(constrained.initial[1])
+    assert values["L"].shape == (2, 2) and values["m"].shape == (2, 3, 1, 2) and values["nothing"].shape == (0,)
+    assert values["pairs.1"].shape == (2,) and values["pairs.2"].shape == (2, 3) and values["c"].shape == (2, 2)
+    np.testing.assert_allclose(values["p"].sum(), 1, rtol=1e-6)
+    assert values["L"][0, 1] == 0 and values["L"][1, 0] != 0
+    picked = [values["pairs.1"][1], values["pairs.2"][1, 2], values["c"][0, 1], values["m"][1, 0, 0, 1]]
+    np.testing.assert_array_equal(values["picked"], picked)
+
+
+def test_generated_draws_are_a_function_of_the_point_and_of_the_seed(eight):
+    draws = jax.jit(jax.vmap(eight.constrain))(jnp.repeat(eight.initial, 2, axis=0))["y_rep"]
+    np.testing.assert_array_equal(draws[::2], draws[1::2])
+    assert len(np.unique(draws)) == draws.size / 2
+    other = from_stan(EIGHT_SCHOOLS, SCHOOLS, name="eight_schools", seed=1)
+    assert not np.any(other.constrain(eight.initial[0])["y_rep"] == draws[0])
+
+
+def test_generated_draws_have_their_law(eight):
+    """Replicated data at nearby points, standardised: 8,000 numbers whose mean and variance have known errors."""
+    points = eight.initial[1] + jnp.asarray(1e-3 * random_points(10, num=1000), jnp.float32)
+    values = jax.jit(jax.vmap(eight.constrain))(points)
+    noise = np.asarray((values["y_rep"] - values["theta"]) / jnp.asarray(SCHOOLS["sigma"]))
+    assert abs(noise.mean()) < 4.5 / np.sqrt(noise.size)  # one false alarm in 10^5
+    assert abs(noise.var() - 1) < 4.5 * np.sqrt(2 / noise.size)
+    assert np.abs(np.corrcoef(noise.T) - np.eye(8)).max() < 5 / np.sqrt(1000)
+
+
+def test_log_likelihood_is_the_variable_called_log_lik(eight, constrained):
+    (name, values), *others = jax.jit(eight.log_likelihood)(eight.initial[1]).items()
+    theta = eight.constrain(eight.initial[1])["theta"]
+    expected = dist.Normal(theta, jnp.asarray(SCHOOLS["sigma"])).log_prob(SCHOOLS["y"])
+    assert name == "log_lik" and not others
+    np.testing.assert_allclose(values, expected, rtol=1e-5)
+    assert constrained.log_likelihood(constrained.initial[0]) == {}
+
+
+def test_what_a_rejection_leaves_uncomputed_is_nan(constrained):
+    values = constrained.constrain(jnp.zeros(constrained.dim).at[0].set(8.0))
+    assert np.isfinite(values["p"]).all() and np.isnan(values["after"])
+
+
+def test_unconstrain_wants_the_parameters_and_nothing_else(eight, constrained):
+    z = eight.unconstrain({"mu": 1.0, "tau": 2.0, "theta_tilde": np.zeros(8), "extra": "ignored"})
+    np.testing.assert_allclose(z[:2], [1.0, np.log(2.0)], rtol=1e-6)
+    with pytest.raises(ValueError, match="params must hold mu, tau, theta_tilde; missing tau, theta_tilde"):
+        eight.unconstrain({"mu": 1.0})
+    with pytest.raises(ValueError, match=r"'theta_tilde' must have shape \(8,\), got \(\)"):
+        eight.unconstrain({"mu": 1.0, "tau": 2.0, "theta_tilde": 0.0})
+    values = constrained.constrain(constrained.initial[0])
+    with pytest.raises(FOREIGN_ERROR, match="not a valid simplex"):
+        jax.block_until_ready(constrained.unconstrain(values | {"p": 2 * values["p"]}))
+
+
+# compiled programs
+
+
+def test_new_data_of_the_same_shape_do_not_retrace(eight):
+    traces = []
+
+    @eqx.filter_jit
+    def program(target, z):
+        traces.append(1)
+        return jax.value_and_grad(target.log_density)(z), target.constrain(z)
+
+    (value, _), _ = program(eight, eight.initial[1])
+    moved = from_stan(EIGHT_SCHOOLS, SCHOOLS | {"y": SCHOOLS["y"] + 10}, name="eight_schools", seed=3)
+    (other, _), _ = program(moved, eight.initial[1])
+    assert len(traces) == 1 and value != other
+    assert jax.tree.structure(moved) == jax.tree.structure(eight)
+    np.testing.assert_allclose(program(eight, eight.initial[1])[0][0], value)  # and the first is as it was
+
+
+def test_targets_may_be_stacked(eight):
+    moved = from_stan(EIGHT_SCHOOLS, SCHOOLS | {"y": SCHOOLS["y"] + 10}, name="eight_schools")
+    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), eight, moved)
+    z = eight.initial[1]
+    values = jax.jit(jax.vmap(lambda target: target.log_density(z)))(both)
+    np.testing.assert_array_equal(values, [eight.log_density(z), moved.log_density(z)])
+
+
+def test_a_fit(eight):
+    posterior = relbo.fit(eight, max_components=2, progress_bar=False)
+    draws = posterior.sample(1000)
+    assert draws["y_rep"].shape == (1000, 8) and np.isfinite(draws["mu"]).all()
+    assert 2 < draws["mu"].mean() < 7  # 4.4 by long runs of HMC, and a standard deviation of 3.3
+
+
+# data and programs
+
+
+def test_data_in_every_form_make_the_same_target(eight, tmp_path):
+    text = '{"J": 8, "y": [28, 8, -3, 7, -1, 1, 18, 12], "sigma": [15, 10, 16, 11, 9, 11, 10, 18]}'
+    program, data = tmp_path / "schools.stan", tmp_path / "schools.json"
+    program.write_text(EIGHT_SCHOOLS)
+    data.write_text(text)
+    values = []
+    for given in [text, data, str(data), {"J": np.int64(8), "y": jnp.asarray(SCHOOLS["y"]), "sigma": SCHOOLS["sigma"]}]:
+        target = from_stan(EIGHT_SCHOOLS, given, name="eight_schools")
+        values.append(target.log_density(eight.initial[1]))
+        assert target.constant_data()["y"].shape == (8,)
+    np.testing.assert_allclose(values, eight.log_density(eight.initial[1]), rtol=1e-6)
+
+
+BAD_DATA = {
+    "missing": (
+        {"J": 8, "y": SCHOOLS["y"]},
+        ValueError,
+        "'eight_schools'. Stan says: .*variable name=sigma; dims declared=.8.; dims found=..",
+    ),
+    "no data": (None, ValueError, "Stan says: .*variable does not exist.*variable name=J"),
+    "real for int": (SCHOOLS | {"J": 8.5}, ValueError, "Stan says: .*int variable contained non-int values.*J"),
+    "wrong size": (SCHOOLS | {"J": 7}, ValueError, "Stan says: .*mismatch in dimension.*y"),
+    "out of bounds": (
+        SCHOOLS | {"sigma": -np.ones(8)},
+        ValueError,
+        "Stan says: .*sigma.* is -1.*greater than or equal",
+    ),
+    "ragged": (SCHOOLS | {"y": [1.0, [2.0]]}, ValueError, "Stan says: .*y"),
+    "not numbers": (SCHOOLS | {"y": [object()]}, TypeError, "datum 'y' holds object"),
+    "not JSON": ("{J = 8}", ValueError, "Expecting property name"),
+    "not data": (8, TypeError, "must be a dict, JSON or the path of a .json file, got int"),
+}
+
+
+@pytest.mark.parametrize(("data", "error", "words"), BAD_DATA.values(), ids=BAD_DATA)
+def test_bad_data_are_told_in_stans_words(eight, data, error, words):
+    with pytest.raises(error, match=f"(?s){words}"):
+        from_stan(EIGHT_SCHOOLS, data, name="eight_schools")
+
+
+def test_no_usable_start_is_told_in_stans_words(constrained):
+    with pytest.raises(ValueError, match=r"no usable starting point(.|\n)*Stan says: .*p\[1\] is above the ceiling -1"):
+        from_stan(CONSTRAINED, COUNTS | {"ceiling": -1.0}, name="constrained")
+
+
+def test_starting_points_are_usable_and_always_as_many(constrained):
+    tight = from_stan(CONSTRAINED, COUNTS | {"ceiling": 0.1}, name="constrained")
+    assert tight.initial.shape == constrained.initial.shape and tight.initial[0].any()
+    assert np.isfinite(jax.vmap(tight.log_density)(tight.initial)).all()
+
+
+def test_bad_programs():
+    with pytest.raises(ValueError, match=r"(?s)does not accept .*'mine'.*Syntax error in 'mine.stan', line 1"):
+        from_stan("parameters { real mu }", name="mine")
+    with pytest.raises(ValueError, match=r"(?s)Semantic error.*Identifier 'nu' not in scope"):
+        from_stan("parameters { real mu; } model { mu ~ normal(nu, 1); }")
+    with pytest.raises(FileNotFoundError, match=r"absent.stan"):
+        from_stan("absent.stan")
+    with pytest.raises(ValueError, match="seed must be an integer from 0"):
+        from_stan(EIGHT_SCHOOLS, SCHOOLS, seed=-1)
+
+
+def test_a_bridgestan_model_is_a_callable(eight):
+    class Model:  # the part of bridgestan.StanModel that is used
+        def param_unc_num(self):
+            return 10
+
+        def log_density_gradient(self, theta_unc, propto=True, jacobian=True, out=None):
+            value, gradient = jax.value_and_grad(eight.log_density)(jnp.asarray(theta_unc, jnp.float32))
+            return float(value), np.asarray(gradient, np.float64)
+
+    model = Model()
+    target = from_callable(lambda z: model.log_density_gradient(z, propto=False), dim=model.param_unc_num())
+    np.testing.assert_allclose(target.log_density(eight.initial[1]), eight.log_density(eight.initial[1]), rtol=1e-6)
+
+
+# building
+
+
+@pytest.fixture
+def fake_compiler(tmp_path, monkeypatch):
+    """A compiler that writes down what it is asked for, takes its time, and makes an empty file."""
+    log, script = tmp_path / "log", tmp_path / "fake-c++"
+    script.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = --version ] && echo "fake ${FAKE_VERSION:-1}" && exit\n'
+        f'echo "$*" >> {log}\n'
+        "sleep 0.3\n"
+        '[ -n "$FAKE_FAILS" ] && echo "program.cpp:1: error: it is broken" >&2 && exit 1\n'
+        'while [ $# -gt 1 ]; do [ "$1" = -o ] && : > "$2"; shift; done\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setenv("RELBO_CACHE_DIR", str(tmp_path / "cache"))
+    return lambda: log.read_text().splitlines() if log.exists() else []
+
+
+TINY = "parameters { real x; } model { x ~ normal(0, 1); }"
+
+
+def test_a_program_is_compiled_once_and_says_so(fake_compiler, capfd, monkeypatch):
+    path = build(TINY, "tiny", None)
+    assert "compiling the Stan program 'tiny' (about 30 s, once)" in capfd.readouterr().err
+    assert len(fake_compiler()) == 3  # glue, program, link
+    assert build(TINY, "tiny", None) == path and len(fake_compiler()) == 3 and capfd.readouterr().err == ""
+    assert build(TINY.replace("1", "2"), "tiny", None) != path and len(fake_compiler()) == 5  # the glue serves again
+    monkeypatch.setenv("FAKE_VERSION", "2")
+    assert build(TINY, "tiny", None) != path and len(fake_compiler()) == 8
+    suffixes = sorted(file.suffix for file in path.parent.iterdir() if file.suffix != ".lock")
+    assert suffixes == [".o", ".o", ".so", ".so", ".so"]  # and no leftovers
+
+
+def test_processes_and_threads_that_build_at_once_build_once(fake_compiler):
+    code = f"from relbo.targets.stan.build import build; build({TINY!r}, 'tiny', None)"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    others = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(2)]
+    threads = [threading.Thread(target=build, args=(TINY, "tiny", None)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [other.wait() for other in others] == [0, 0]
+    assert len(fake_compiler()) == 3
+
+
+def test_a_failed_build_leaves_nothing_and_shows_the_error(fake_compiler, monkeypatch):
+    monkeypatch.setenv("FAKE_FAILS", "1")
+    with pytest.raises(RuntimeError, match=r"(?s)failed.*it is broken"):
+        build(TINY, "tiny", None)
+    assert all(file.suffix == ".lock" for file in cache_folder().iterdir())
+    monkeypatch.delenv("FAKE_FAILS")
+    assert build(TINY, "tiny", None).exists()
+
+
+def test_included_files_count(fake_compiler, tmp_path):
+    (tmp_path / "prior.stan").write_text("x ~ normal(0, 1);")
+    program = "parameters { real x; } model {\n#include prior.stan\n}"
+    first = build(program, "tiny", tmp_path)
+    (tmp_path / "prior.stan").write_text("x ~ normal(0, 2);")
+    assert build(program, "tiny", tmp_path) != first
+
+
+def test_the_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RELBO_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert cache_folder() == tmp_path / ".cache" / "relbo"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "relbo"
+    monkeypatch.setenv("RELBO_CACHE_DIR", str(tmp_path / "own"))
+    assert cache_folder() == pathlib.Path(tmp_path / "own") and cache_folder().is_dir()
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(RuntimeError, match=r"'no-such-compiler' was not found.*apt install g\+\+.*xcode-select.*CXX"):
+        from_stan(TINY)
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RuntimeError, match=r"'g\+\+' was not found"):
+        from_stan(TINY)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r'httpstan is needed .* pip install "relbo\[stan\]"'):
+        from_stan(TINY)
