@@ -14,7 +14,7 @@ from relbo.prediction import predict
 from relbo.settings import make_booster, paper
 from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, Pairwise
 from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Stalled
-from relbo.targets import from_callable, from_log_density, from_numpyro, from_stan
+from relbo.targets import from_callable, from_log_density, from_numpyro, from_pymc, from_stan
 from relbo.trace import Record
 
 __version__ = "0.1.0"
@@ -51,6 +51,7 @@ __all__ = [
     "from_callable",
     "from_log_density",
     "from_numpyro",
+    "from_pymc",
     "from_stan",
     "make_booster",
     "objectives",

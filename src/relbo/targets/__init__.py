@@ -2,9 +2,11 @@
 
 from relbo.targets.base import AbstractTarget
 from relbo.targets.callable_target import CallableTarget, from_callable
+from relbo.targets.coerce import as_target
 from relbo.targets.doors import from_numpyro
 from relbo.targets.jax_target import JaxTarget, from_log_density
 from relbo.targets.minibatch import Anchored, anchored
+from relbo.targets.pymc_target import PyMCTarget, from_pymc
 from relbo.targets.stan import StanTarget, from_stan
 
 __all__ = [
@@ -12,10 +14,13 @@ __all__ = [
     "Anchored",
     "CallableTarget",
     "JaxTarget",
+    "PyMCTarget",
     "StanTarget",
     "anchored",
+    "as_target",
     "from_callable",
     "from_log_density",
     "from_numpyro",
+    "from_pymc",
     "from_stan",
 ]
