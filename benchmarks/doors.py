@@ -12,9 +12,9 @@ import time
 
 import jax
 import numpy as np
-from door_models import LOGISTIC, MODELS
 
 import relbo
+from door_models import LOGISTIC, MODELS
 
 NUM_STEPS = 300
 BARS = {"NumPyro": 1.1, "PyMC": 1.6, "Stan": 1.7}
