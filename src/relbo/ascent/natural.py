@@ -23,6 +23,7 @@ from relbo.ascent.base import (
     step_weights,
 )
 from relbo.families.natural import geometry_of, has_geometry, natural_step
+from relbo.mixture import SLOTS, map_chunks
 
 _MIN_FINITE = 0.5  # a smaller share of finite draws is a broken position
 _NOISE_SIGMAS = 6.0  # a fall of the objective by this many standard errors is a bad step
@@ -76,9 +77,11 @@ class NaturalAscent(AbstractAscent):
             now = eqx.tree_at(lambda m: (m.params, m.log_weights), mixture, (walk.params, log_weights))
             residual = mixture_residual(target, now)
             keys = jax.random.split(step_key, now.capacity)
-            seen = jax.vmap(lambda k, one: _statistics(k, self, mixture.family, estimator, one, residual, weight))(
-                keys, walk.params
-            )
+
+            def statistics(key_and_one):
+                return _statistics(key_and_one[0], self, mixture.family, estimator, key_and_one[1], residual, weight)
+
+            seen = map_chunks(statistics, (keys, walk.params), SLOTS, now.active)
             moved = self._move(mixture.family, walk, seen, index, check_fall=False)
             moved = choose(now.active, moved, walk)
             rate = jnp.minimum(self._rate(index), 1.0).astype(log_weights.dtype)

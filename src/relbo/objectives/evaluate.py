@@ -101,7 +101,8 @@ def compare(
     num = old.capacity * num_draws
     draws = [_stratified(mixture_key, old, num_draws), _stratified(mixture_key, new, num_draws)]
     points = jnp.concatenate([*draws, old.family.sample(component_key, params, num)])
-    old_ratios, new_ratios = _log_ratios(target, (old, new), points)
+    used = jnp.concatenate([jnp.repeat(old.active, num_draws), jnp.repeat(new.active, num_draws), jnp.ones(num, bool)])
+    old_ratios, new_ratios = _log_ratios(target, (old, new), points, used)
     before, after = _elbo_influence(old, old_ratios[:num]), _elbo_influence(new, new_ratios[num : 2 * num])
     std_err = _stratified_std_err(after.per_draw - before.per_draw, after.valid * before.valid)
     improvement = Estimate(after.value - before.value, std_err, num)
@@ -112,14 +113,16 @@ def _stratified(key, mixture, num_draws):
     return mixture.sample_stratified(key, num_draws).reshape(mixture.capacity * num_draws, -1)
 
 
-def _log_ratios(target, mixtures: tuple[Mixture, ...], points: Float[Array, "num dim"]) -> list[Float[Array, " num"]]:
+def _log_ratios(
+    target, mixtures: tuple[Mixture, ...], points: Float[Array, "num dim"], used=None
+) -> list[Float[Array, " num"]]:
     """log p - log q at all points, for one or two mixtures, in one loop (see `map_chunks` for why only one)."""
 
     def at(point):
         log_p = log_density(target, point)
         return [log_p - mixture.log_prob(point) for mixture in mixtures]
 
-    return map_chunks(at, points)
+    return map_chunks(at, points, used=used)
 
 
 def _elbo_influence(mixture, ratios) -> Influence:
