@@ -19,19 +19,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from relbo._compiled import compiled
-from relbo.ascent import lbfgs_evaluations, lbfgs_path
 from relbo.ascent.base import masked_mean
-from relbo.ascent.curvature import laplace_factor
 from relbo.families import DENSE_LIMIT
 from relbo.mixture import Mixture, map_chunks
-from relbo.precondition import Whitened
+from relbo.precondition import Whitened, curvature, curvature_evaluations, scattered, walk, walk_evaluations
 
 _LOG_STEPS = np.log(2.0) * -np.arange(1, 13)  # gamma from 1/2 to 2^-12
 _INFLATION = 1.5
 POOL_DRAWS = 1024
 """Draws of the mixture, over all slots, against which starts are scored."""
-
-_MODE_STEPS = 100
 
 
 class Starts(eqx.Module):
@@ -52,56 +48,55 @@ class Starts(eqx.Module):
         return self.num_residual + self.num_modes + self.num_initial + self.num_random
 
 
-def _scattered(key: Key[Array, ""], target: Whitened, num: int):
-    """Points to walk from, and for each whether it is in the model's own coordinates or in whitened ones, half of each.
+def find_modes(key: Key[Array, ""], target: Whitened, family, starts: Starts) -> PyTree:
+    """Members of the family at the ends of L-BFGS runs from scattered points, with the curvature there.
 
-    Own points lie around the example at widths from 0.3 to 30, whitened ones around the origin at widths from 1 to 300:
-    what is far away is sought on the scale of the model and on that of the mode already found.
+    Half of the points lie in the model's own coordinates, around the example at widths from 0.3 to 30, the others in
+    whitened ones, around the origin at widths from 1 to 300: what is far away is sought on the scale of the model and
+    on that of the mode already found.
     """
-    width_key, point_key = jax.random.split(key)
-    own = jnp.arange(num) % 2 == 0
-    noise = jax.random.normal(point_key, (num, target.dim), target.dtype)
-    log_widths = 2 * jax.random.uniform(width_key, (num,), target.dtype) + jnp.where(own, -0.5, 0.5)
-    centers = jnp.where(own[:, None], target.target.initial[0], 0.0)
-    return centers + 10 ** log_widths[:, None] * noise, own
+    walk_key, curvature_key = jax.random.split(key)
+    own = np.arange(starts.num_modes) % 2 == 0
+    example = np.asarray(target.target.initial)[0]
+    centers = np.where(own[:, None], example, np.zeros_like(example))
+    log_widths = np.where(own, -0.5, 0.5).astype(target.dtype)
+    if not target.differentiable:
+        return _scattered_members(walk_key, target, family, centers, log_widths, own)
+    ends = walk(walk_key, target, centers, log_widths, own)[:, -1]
+    if target.dim > DENSE_LIMIT:
+        return _members(family, ends, None)
+    return _members(family, ends, curvature(curvature_key, target, ends)[0])
 
 
 @compiled
-def find_modes(key: Key[Array, ""], target: Whitened, family, starts: Starts) -> PyTree:
-    """Members of the family at the ends of L-BFGS runs from scattered points, with the curvature there."""
-    points, own = _scattered(key, target, starts.num_modes)
+def _members(family, points, factors):
+    if factors is None:
+        return jax.vmap(lambda point: family.init(point, 0.5 * jnp.ones_like(point)))(points)
 
-    def to_whitened(point, is_own):
-        return jnp.where(is_own, target.whiten(point), point)
+    def member(point, factor):
+        eye = jnp.eye(point.shape[0], dtype=point.dtype)
+        return family.init(point, jnp.where(jnp.all(jnp.isfinite(factor)), factor, 0.1 * eye))
 
-    if not target.differentiable:
-        return jax.vmap(lambda z, o: family.init(to_whitened(z, o), jnp.ones_like(z)))(points, own)
+    return jax.vmap(member)(points, factors)
 
-    def walk(point, is_own):
-        # In the coordinates that the start came from: a far mode need not look round in those of another.
-        def height(at):
-            return target.target.log_density(jnp.where(is_own, at, target.unwhiten(at)))
 
-        return to_whitened(lbfgs_path(height, point, _MODE_STEPS)[-1], is_own)
+@compiled
+def _scattered_members(key, target, family, centers, log_widths, own):
+    """Without gradients nothing walks: unit members where the walks would begin."""
+    points = scattered(key, centers, log_widths)
 
-    ends = jax.vmap(walk)(points, own)
-    if target.dim > DENSE_LIMIT:
-        return jax.vmap(lambda end: family.init(end, 0.5 * jnp.ones_like(end)))(ends)
+    def member(point, is_own):
+        return family.init(jnp.where(is_own, target.whiten(point), point), jnp.ones_like(point))
 
-    def member(end):
-        factor = laplace_factor(target.log_density, end, target.twice_differentiable)
-        eye = jnp.eye(target.dim, dtype=target.dtype)
-        return family.init(end, jnp.where(jnp.all(jnp.isfinite(factor)), factor, 0.1 * eye))
-
-    return map_chunks(member, ends, max(1, 2048 // target.dim))
+    return jax.vmap(member)(points, own)
 
 
 def mode_evaluations(target: Whitened, starts: Starts) -> int:
     """Gradient evaluations of `find_modes`."""
     if not target.differentiable:
         return 0
-    curvature = target.dim if target.dim <= DENSE_LIMIT else 0
-    return lbfgs_evaluations(starts.num_modes, _MODE_STEPS) + starts.num_modes * curvature
+    curved = curvature_evaluations(starts.num_modes, target.dim) if target.dim <= DENSE_LIMIT else 0
+    return walk_evaluations(starts.num_modes) + curved
 
 
 def start_pool(
