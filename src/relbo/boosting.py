@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from relbo._compiled import compiled
+from relbo._compiled import compiled, start_compiling
 from relbo.ascent import AbstractAscent, NaturalAscent
 from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
@@ -29,8 +29,8 @@ from relbo.objectives import (
     Evaluation,
     compare,
 )
-from relbo.oracles import AbstractOracle, Proposal, find_modes, mode_evaluations
-from relbo.precondition import Preconditioner, Whitened, find_map
+from relbo.oracles import AbstractOracle, find_modes, mode_evaluations
+from relbo.precondition import Preconditioner, Whitened, find_map, identity_map
 from relbo.steps import AbstractStep, WeightUpdate
 from relbo.targets import AbstractTarget
 from relbo.trace import Record
@@ -75,6 +75,7 @@ class Booster(eqx.Module):
     def init(self, key: Key[Array, ""]) -> tuple[State, Record]:
         """Find the affine map, fit the first component (plain black-box VI), look for modes."""
         begun = time.perf_counter()
+        self._start_compiling(key)
         map_key, first_key, mode_key, measure_key = jax.random.split(key, 4)
         target, evaluations = find_map(map_key, self.target, self.preconditioner, self.estimator)
         mixture, num_nan, first_evaluations = self._first(first_key, target)
@@ -95,12 +96,12 @@ class Booster(eqx.Module):
         """One iteration. A component that does not improve the mixture by `min_improvement` is rejected."""
         begun = time.perf_counter()
         keys = jax.random.split(key, 6)
-        iteration = jnp.asarray(state.iteration + 1)
+        iteration = np.asarray(state.iteration + 1, np.int32)
         old, slot = _with_room(state.mixture)
         modes, evaluations = self._find_modes(keys[0], state.target) if state.explore else (state.modes, 0)
         proposal = self.oracle.propose(keys[1], state.target, old, modes, self.objective, self.estimator, iteration)
         update, memory, new = _weigh(
-            keys[2], self.step_rule, state.target, old, proposal, jnp.asarray(slot), iteration, state.memory
+            keys[2], self.step_rule, state.target, old, proposal.params, slot, iteration, state.memory
         )
         num_nan = proposal.num_nan + update.num_nan
         if self.refinement is not None:
@@ -147,6 +148,21 @@ class Booster(eqx.Module):
         evaluations += self._measure_evaluations(state.mixture, new)
         args = (after, "polish", accepted, 0.0, improvement, None, None, seen.elbo, num_nan, evaluations, begun)
         return after, self._record(*args)
+
+    def _start_compiling(self, key) -> None:
+        """Compile the programs of the iterations while `init` is at work, from arguments of the right shapes."""
+        target = identity_map(self.target, self.preconditioner.kind)
+        mixture = empty_mixture(self.family, target.dim, _FIRST_CAPACITY, target.dtype)
+        params, number = mixture.component(0), np.asarray(0, np.int32)
+        num_modes = self.oracle.starts.num_modes
+        modes = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], num_modes, axis=0), params)
+        memory = self.step_rule.init(target.dtype)
+        if self.refinement is not None:
+            start_compiling(_refine, key, self.refinement, target, mixture, self.estimator)
+        args = (key, target, mixture, modes if num_modes else None, self.objective, self.estimator, number)
+        start_compiling(self.oracle.propose, *args)
+        start_compiling(_measure, key, target, mixture, mixture, params, self._num_each(mixture))
+        start_compiling(_weigh, key, self.step_rule, target, mixture, params, number, number, memory)
 
     def _first(self, key, target: Whitened) -> tuple[Mixture, Array, int]:
         """The mixture of one component, the number of NaN draws met, and the evaluations spent.
@@ -207,12 +223,12 @@ class Booster(eqx.Module):
         )
 
 
-def _with_room(mixture: Mixture) -> tuple[Mixture, int]:
+def _with_room(mixture: Mixture) -> tuple[Mixture, np.ndarray]:
     """The mixture with at least one empty slot, doubled if it had none, and that slot."""
     log_weights = np.asarray(mixture.log_weights)
     if np.all(log_weights > -np.inf):
-        return mixture.grow(2 * mixture.capacity), mixture.capacity
-    return mixture, int(np.argmin(log_weights))
+        return mixture.grow(2 * mixture.capacity), np.asarray(mixture.capacity, np.int32)
+    return mixture, np.asarray(np.argmin(log_weights), np.int32)
 
 
 def _num_active(mixture: Mixture) -> int:
@@ -233,8 +249,8 @@ def _first(key, ascent, target, mixture, estimator):
 
 
 @compiled
-def _weigh(key, rule, target, mixture, proposal: Proposal, slot, iteration, memory):
-    placed = mixture.place(slot, proposal.params, -jnp.inf)
+def _weigh(key, rule, target, mixture, params, slot, iteration, memory):
+    placed = mixture.place(slot, params, -jnp.inf)
     update: WeightUpdate
     update, memory = rule.update(key, target, placed, slot, iteration, memory)
     return update, memory, placed.reweight(update.log_weights)

@@ -1,5 +1,6 @@
 """What a fit leaves behind."""
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -97,7 +98,7 @@ def _log_prob(whitened, mixture, points):
     return map_chunks(lambda z: mixture.log_prob(whitened.whiten(z)) - log_det, points)
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def _constrain(target, draws):
     return map_chunks(target.constrain, draws)
 

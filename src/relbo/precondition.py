@@ -6,6 +6,8 @@ the points before them are Pathfinder's candidates, which matter where the mode 
 hierarchical model). Each runs a short natural-gradient ascent, and the best ELBO wins.
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -174,7 +176,7 @@ def _curved(key, target: Whitened):
     return locs, factors, walk_evaluations(_NUM_WALKS) + curvature_evaluations(_NUM_WALKS, target.dim)
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def walk(key, target: Whitened, centers, log_widths, own) -> Float[Array, "num kept dim"]:
     """L-BFGS paths, at a few of their steps up to the last, in whitened coordinates.
 
@@ -200,7 +202,7 @@ def scattered(key, centers: Float[Array, "num dim"], log_widths: Float[Array, " 
     return centers + 10 ** powers[:, None] * noise[:, :dim]
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def curvature(key, target: Whitened, points):
     """Laplace factors at points, and the ELBOs of the normals that they make."""
     noise = jax.random.normal(key, (_SCORE_DRAWS, target.dim), target.dtype)
@@ -213,7 +215,7 @@ def curvature(key, target: Whitened, points):
     return map_chunks(at, points, max(1, 2048 // target.dim))
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def _heights(target, points):
     return jax.vmap(target.log_density)(points)
 
@@ -226,7 +228,7 @@ def curvature_evaluations(num: int, dim: int) -> int:
     return num * (dim + _SCORE_DRAWS)
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def _race(key, target, family, ascent, estimator, runners):
     """Run every runner, and return the parameters of the best."""
     run_key, score_key = jax.random.split(key)
@@ -243,7 +245,7 @@ def _race(key, target, family, ascent, estimator, runners):
     return jax.tree.map(lambda leaf: leaf[best], params)
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def _tilted(key, whitened, ascent, estimator):
     """Low rank + diagonal: a low-rank normal fitted in the diagonally whitened coordinates, composed with them."""
     family = LocationScale(Normal(), LowRank(), Box())
@@ -274,7 +276,7 @@ def check_proper(target: AbstractTarget, family: LocationScale, params: Location
     )
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def _falls(target, family, params):
     r"""By how much the log density falls, beyond what $|x|^{-1/2}$ would, along the widest directions."""
     dim, dtype = target.dim, target.dtype

@@ -12,6 +12,8 @@ A start's score is the gain of the best step towards it, $\max_\gamma \mathrm{EL
 \mathrm{ELBO}(q)$ over a grid of $\gamma$: far modes of small mass and near corrections are measured by one yardstick.
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -68,7 +70,7 @@ def find_modes(key: Key[Array, ""], target: Whitened, family, starts: Starts) ->
     return _members(family, ends, curvature(curvature_key, target, ends)[0])
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def _members(family, points, factors):
     if factors is None:
         return jax.vmap(lambda point: family.init(point, 0.5 * jnp.ones_like(point)))(points)
@@ -80,7 +82,7 @@ def _members(family, points, factors):
     return jax.vmap(member)(points, factors)
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def _scattered_members(key, target, family, centers, log_widths, own):
     """Without gradients nothing walks: unit members where the walks would begin."""
     points = scattered(key, centers, log_widths)
@@ -103,18 +105,18 @@ def start_pool(
     key: Key[Array, ""], target: Whitened, mixture: Mixture, starts: Starts, modes: PyTree, draws: "Draws", iteration
 ) -> PyTree:
     """All starts, stacked. `draws` are draws of the mixture; over the iterations all initial points have their turn."""
-    residual_key, random_key = jax.random.split(key)
 
     def unit(point):
         return mixture.family.init(point, jnp.ones_like(point))
 
     parts = [modes] if starts.num_modes else []
     if starts.num_residual:
-        parts.append(_residual_starts(residual_key, target, mixture, starts.num_residual, draws))
+        parts.append(_residual_starts(key, target, mixture, starts.num_residual, draws))
     if starts.num_initial:
         turn = (iteration * starts.num_initial + jnp.arange(starts.num_initial)) % target.target.initial.shape[0]
         parts.append(jax.vmap(unit)(target.initial[turn]))
     if starts.num_random:
+        random_key = jax.random.fold_in(key, 1)
         parts.append(jax.vmap(unit)(jax.random.normal(random_key, (starts.num_random, target.dim), target.dtype)))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
@@ -181,10 +183,13 @@ class Score(eqx.Module):
 def score(
     key: Key[Array, ""], target: Whitened, mixture: Mixture, draws: Draws, params: PyTree, num_draws: int
 ) -> Score:
-    """Score each of a stack of components with `num_draws` draws of its own, and the mixture's `draws`."""
+    """Score each of a stack of components with `num_draws` draws of its own, and the mixture's `draws`.
 
-    def one_score(one_key, one):
-        own = mixture.family.sample(one_key, one, num_draws)
+    All draw by the same key: with common random numbers the better of two is told more surely.
+    """
+
+    def one_score(one):
+        own = mixture.family.sample(key, one, num_draws)
         own_p, own_q = jax.vmap(lambda z: (target.log_density(z), mixture.log_prob(z)))(own)
         log_s = jax.vmap(lambda z: mixture.family.log_prob(one, z))(jnp.concatenate([own, draws.points]))
         own_s, there_s = log_s[:num_draws], log_s[num_draws:]
@@ -201,17 +206,16 @@ def score(
         gain = jnp.max(jax.vmap(after)(jnp.asarray(_LOG_STEPS, mixture.dtype))) - before
         return Score(gain, own_p, own_q, own_s)
 
-    keys = jax.random.split(key, jax.tree.leaves(params)[0].shape[0])
-    return map_chunks(lambda key_and_params: one_score(*key_and_params), (keys, params), 16)
+    return map_chunks(one_score, params, 16)
 
 
-def best_starts(key, target: Whitened, mixture: Mixture, starts: Starts, modes: PyTree, num: int, iteration) -> PyTree:
+def best_starts(keys, target: Whitened, mixture: Mixture, starts: Starts, modes: PyTree, num: int, iteration) -> PyTree:
     """`num` starts of the pool, stacked: the best and most different ones, and up to two thirds residual draws.
 
     Scores are noisy where little is left to gain, and then the chance with which residual draws were made is the better
-    guide.
+    guide. `keys` are three: every split inside a program is a random generator more to compile.
     """
-    pool_key, draw_key, score_key = jax.random.split(key, 3)
+    pool_key, draw_key, score_key = keys
     draws = mixture_draws(draw_key, target, mixture)
     pool = start_pool(pool_key, target, mixture, starts, modes, draws, iteration)
     gains = score(score_key, target, mixture, draws, pool, starts.num_draws).gain
