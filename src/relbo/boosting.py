@@ -8,6 +8,7 @@ An iteration is a pure function of its key and state, made of four compiled prog
 each compiled once per capacity. Decisions between them are the host's.
 """
 
+import math
 import time
 
 import equinox as eqx
@@ -16,26 +17,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from relbo._compiled import compiled
-from relbo.ascent import AbstractAscent
+from relbo._compiled import compiled, start_compiling
+from relbo.ascent import AbstractAscent, NaturalAscent
 from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
-from relbo.mixture import Mixture, empty_mixture
+from relbo.mixture import SLOTS, Mixture, empty_mixture
 from relbo.objectives import (
     ELBO,
     AbstractEstimator,
     AbstractObjective,
     Evaluation,
     compare,
-    elbo,
 )
-from relbo.oracles import AbstractOracle, Proposal, find_modes, mode_evaluations
-from relbo.precondition import Preconditioner, Whitened, find_map
+from relbo.oracles import AbstractOracle, find_modes, mode_evaluations
+from relbo.precondition import Preconditioner, Whitened, find_map, identity_map
 from relbo.steps import AbstractStep, WeightUpdate
 from relbo.targets import AbstractTarget
 from relbo.trace import Record
 
-_FIRST_CAPACITY = 16
+_FIRST_CAPACITY = 32
 _POLISH_ROUNDS = 5
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
@@ -69,19 +69,19 @@ class Booster(eqx.Module):
     preconditioner: Preconditioner
     min_improvement: float = 1e-4
     """Nats by which a component must improve the mixture to be kept; -inf keeps them all."""
-    num_measure: int = eqx.field(static=True, default=8192)
+    num_measure: int = eqx.field(static=True, default=16384)
     """Draws, over all slots, for ELBO, gap and the test whether a component is kept."""
 
     def init(self, key: Key[Array, ""]) -> tuple[State, Record]:
         """Find the affine map, fit the first component (plain black-box VI), look for modes."""
         begun = time.perf_counter()
+        self._start_compiling(key)
         map_key, first_key, mode_key, measure_key = jax.random.split(key, 4)
         target, evaluations = find_map(map_key, self.target, self.preconditioner, self.estimator)
-        mixture, num_nan = _first(first_key, self.first_ascent, target, self.family, self.estimator)
-        modes, num_mode_evaluations = self._find_modes(mode_key, target)
-        measured = _measure_elbo(measure_key, target, mixture, self._num_each(mixture))
-        num_steps, num_draws = self.first_ascent.num_steps, self.first_ascent.num_draws
-        evaluations += num_steps * num_draws + num_mode_evaluations + self.num_measure
+        mixture, num_nan, first_evaluations = self._first(first_key, target)
+        modes, modes_evaluations = self._find_modes(mode_key, target)
+        measured = self._measure(measure_key, target, mixture, mixture, mixture.component(0)).elbo
+        evaluations += first_evaluations + modes_evaluations + self._measure_evaluations(mixture, mixture)
         elbo_now = measured.estimate.to_host()
         if not np.isfinite(elbo_now.value):
             raise ValueError(
@@ -96,24 +96,24 @@ class Booster(eqx.Module):
         """One iteration. A component that does not improve the mixture by `min_improvement` is rejected."""
         begun = time.perf_counter()
         keys = jax.random.split(key, 6)
-        iteration = jnp.asarray(state.iteration + 1)
+        iteration = np.asarray(state.iteration + 1, np.int32)
         old, slot = _with_room(state.mixture)
         modes, evaluations = self._find_modes(keys[0], state.target) if state.explore else (state.modes, 0)
         proposal = self.oracle.propose(keys[1], state.target, old, modes, self.objective, self.estimator, iteration)
         update, memory, new = _weigh(
-            keys[2], self.step_rule, state.target, old, proposal, jnp.asarray(slot), iteration, state.memory
+            keys[2], self.step_rule, state.target, old, proposal.params, slot, iteration, state.memory
         )
         num_nan = proposal.num_nan + update.num_nan
         if self.refinement is not None:
             new, refine_nan = _refine(keys[3], self.refinement, state.target, new, self.estimator)
             num_nan = num_nan + refine_nan
-            evaluations += new.capacity * self.refinement.num_steps * self.refinement.num_draws
-        num_each = self._num_each(old)
-        seen = _measure(keys[4], state.target, old, new, proposal.params, num_each)
+            evaluations += _ascent_evaluations(self.refinement, new)
+        seen = self._measure(keys[4], state.target, old, new, proposal.params)
         improvement = seen.improvement.to_host()
         gap, objective = seen.gap.estimate.to_host(), proposal.objective.to_host()
         accepted = bool(improvement.value > self.min_improvement)
-        evaluations += self.oracle.num_evaluations(old) + old.capacity * (self.step_rule.num_draws + 3 * num_each)
+        evaluations += self.oracle.num_evaluations(old) + self._measure_evaluations(old, new)
+        evaluations += (_num_active(old) + 1) * self.step_rule.num_draws
         after = State(
             state.target,
             new if accepted else old,
@@ -138,21 +138,56 @@ class Booster(eqx.Module):
             ascent = self.refinement.annealed(round_index)
             new, more = _refine(jax.random.fold_in(key, round_index), ascent, state.target, new, self.estimator)
             num_nan = num_nan + more
-        num_each = self._num_each(new)
-        # The program of the iterations serves here too; its gap, towards a component of the mixture, is not read.
-        seen = _measure(key, state.target, state.mixture, new, state.mixture.component(0), num_each)
+        seen = self._measure(key, state.target, state.mixture, new, state.mixture.component(0))
         improvement = seen.improvement.to_host()
         accepted = bool(improvement.value > 0)
         after = eqx.tree_at(lambda s: s.mixture, state, new if accepted else state.mixture)
         if accepted:
             after = eqx.tree_at(lambda s: s.elbo, after, seen.elbo.estimate.to_host())
-        ascent_evaluations = _POLISH_ROUNDS * self.refinement.num_steps * self.refinement.num_draws
-        evaluations = new.capacity * (ascent_evaluations + 3 * num_each)
+        evaluations = _POLISH_ROUNDS * _ascent_evaluations(self.refinement, new)
+        evaluations += self._measure_evaluations(state.mixture, new)
         args = (after, "polish", accepted, 0.0, improvement, None, None, seen.elbo, num_nan, evaluations, begun)
         return after, self._record(*args)
 
+    def _start_compiling(self, key) -> None:
+        """Compile the programs of the iterations while `init` is at work, from arguments of the right shapes."""
+        target = identity_map(self.target, self.preconditioner.kind)
+        mixture = empty_mixture(self.family, target.dim, _FIRST_CAPACITY, target.dtype)
+        params, number = mixture.component(0), np.asarray(0, np.int32)
+        num_modes = self.oracle.starts.num_modes
+        modes = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], num_modes, axis=0), params)
+        memory = self.step_rule.init(target.dtype)
+        if self.refinement is not None:
+            start_compiling(_refine, key, self.refinement, target, mixture, self.estimator)
+        args = (key, target, mixture, modes if num_modes else None, self.objective, self.estimator, number)
+        start_compiling(self.oracle.propose, *args)
+        start_compiling(_measure, key, target, mixture, mixture, params, self._num_each(mixture))
+        start_compiling(_weigh, key, self.step_rule, target, mixture, params, number, number, memory)
+
+    def _first(self, key, target: Whitened) -> tuple[Mixture, Array, int]:
+        """The mixture of one component, the number of NaN draws met, and the evaluations spent.
+
+        After the race of `find_map` a standard member of the family is nearly there, and the program that refines
+        iterations does the rest: a program less to compile.
+        """
+        ascent = self.first_ascent
+        mixture = empty_mixture(self.family, target.dim, _FIRST_CAPACITY, target.dtype)
+        if isinstance(self.refinement, NaturalAscent) and self.preconditioner.kind != "none":
+            mixture = mixture.reweight(jnp.where(jnp.arange(_FIRST_CAPACITY) == 0, 0.0, mixture.log_weights))
+            mixture, num_nan = _refine(key, self.refinement, target, mixture, self.estimator)
+            return mixture, num_nan, _ascent_evaluations(self.refinement, mixture)
+        mixture, num_nan = _first(key, ascent, target, mixture, self.estimator)
+        return mixture, num_nan, ascent.num_steps * ascent.num_draws
+
+    def _measure(self, key, target: Whitened, old: Mixture, new: Mixture, params: PyTree):
+        """The one program that measures. Where nothing is proposed, `params` is any component, its gap not read."""
+        return _measure(key, target, old, new, params, self._num_each(old))
+
     def _num_each(self, mixture: Mixture) -> int:
         return max(2, self.num_measure // mixture.capacity)
+
+    def _measure_evaluations(self, old: Mixture, new: Mixture) -> int:
+        return self._num_each(old) * (_num_active(old) + _num_active(new) + old.capacity)
 
     def _find_modes(self, key, target: Whitened) -> tuple[PyTree, int]:
         """Starts at modes, if the oracle wants any, and the evaluations spent."""
@@ -188,26 +223,34 @@ class Booster(eqx.Module):
         )
 
 
-def _with_room(mixture: Mixture) -> tuple[Mixture, int]:
+def _with_room(mixture: Mixture) -> tuple[Mixture, np.ndarray]:
     """The mixture with at least one empty slot, doubled if it had none, and that slot."""
     log_weights = np.asarray(mixture.log_weights)
     if np.all(log_weights > -np.inf):
-        return mixture.grow(2 * mixture.capacity), mixture.capacity
-    return mixture, int(np.argmin(log_weights))
+        return mixture.grow(2 * mixture.capacity), np.asarray(mixture.capacity, np.int32)
+    return mixture, np.asarray(np.argmin(log_weights), np.int32)
+
+
+def _num_active(mixture: Mixture) -> int:
+    return int((np.asarray(mixture.log_weights) > -np.inf).sum())
+
+
+def _ascent_evaluations(ascent: AbstractAscent, mixture: Mixture) -> int:
+    """Of a refinement, which works on slots by the group and skips empty groups."""
+    return math.ceil(_num_active(mixture) / SLOTS) * SLOTS * ascent.num_steps * ascent.num_draws
 
 
 @compiled
-def _first(key, ascent, target, family, estimator):
-    mixture = empty_mixture(family, target.dim, _FIRST_CAPACITY, target.dtype)
+def _first(key, ascent, target, mixture, estimator):
     start = jax.tree.map(lambda leaf: leaf[:1], mixture.params)
-    nothing = empty_mixture(family, target.dim, 1, target.dtype)
+    nothing = empty_mixture(mixture.family, target.dim, 1, target.dtype)
     found = ascent.improve(key, target, nothing, ELBO(), estimator, start, jnp.asarray(0))
     return mixture.place(0, jax.tree.map(lambda leaf: leaf[0], found.params), 0.0), found.num_nan
 
 
 @compiled
-def _weigh(key, rule, target, mixture, proposal: Proposal, slot, iteration, memory):
-    placed = mixture.place(slot, proposal.params, -jnp.inf)
+def _weigh(key, rule, target, mixture, params, slot, iteration, memory):
+    placed = mixture.place(slot, params, -jnp.inf)
     update: WeightUpdate
     update, memory = rule.update(key, target, placed, slot, iteration, memory)
     return update, memory, placed.reweight(update.log_weights)
@@ -221,8 +264,3 @@ def _refine(key, ascent, target, mixture, estimator):
 @compiled
 def _measure(key, target, old, new, params, num_each):
     return compare(key, target, old, new, params, num_each)
-
-
-@compiled
-def _measure_elbo(key, target, mixture, num_each):
-    return elbo(key, target, mixture, num_each)

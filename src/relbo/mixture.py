@@ -16,6 +16,9 @@ from relbo.families import AbstractFamily
 CHUNK = 1024
 """How many points are evaluated at once where a whole sample goes through: memory stays bounded."""
 
+SLOTS = 8
+"""How many slots are worked on at once where a mixture's own components move: those without any active are skipped."""
+
 _CHUNK_NUMBERS = 2**22
 
 
@@ -94,13 +97,29 @@ class Mixture(eqx.Module):
         return type(self)(self.family, params, weights)
 
 
-def map_chunks(function, xs: PyTree, chunk: int = CHUNK) -> PyTree:
+def map_chunks(function, xs: PyTree, chunk: int = CHUNK, used: Bool[Array, " num"] | None = None) -> PyTree:
     """`vmap(function)(xs)`, `chunk` elements at a time, so that memory stays bounded.
+
+    A chunk of which nothing is `used` is skipped, and its results are zeros: empty slots cost no time.
 
     Use it at most once among things that do not depend on each other: XLA runs independent loops of one program side
     by side, each blocks a worker thread while it waits for its body, and on a machine of two cores they wait forever.
     """
-    return jax.lax.map(function, xs, batch_size=min(chunk, jax.tree.leaves(xs)[0].shape[0]))
+    num = jax.tree.leaves(xs)[0].shape[0]
+    chunk = min(chunk, num)
+    if used is None or num % chunk:
+        return jax.lax.map(function, xs, batch_size=chunk)
+
+    def skip(part):
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(jax.vmap(function), part))
+
+    def one(part_and_used):
+        part, any_used = part_and_used
+        return jax.lax.cond(any_used, jax.vmap(function), skip, part)
+
+    parts = jax.tree.map(lambda leaf: leaf.reshape(num // chunk, chunk, *leaf.shape[1:]), xs)
+    found = jax.lax.map(one, (parts, used.reshape(-1, chunk).any(axis=1)))
+    return jax.tree.map(lambda leaf: leaf.reshape(num, *leaf.shape[2:]), found)
 
 
 def empty_mixture(family: AbstractFamily, dim: int, capacity: int, dtype) -> Mixture:

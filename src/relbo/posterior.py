@@ -1,6 +1,7 @@
 """What a fit leaves behind."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -110,7 +111,7 @@ def _log_prob(whitened, mixture, points):
     return map_chunks(lambda z: mixture.log_prob(whitened.whiten(z)) - log_det, points)
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def _constrain(target, draws):
     return map_chunks(target.constrain, draws, target.points_at_once)
 

@@ -6,13 +6,16 @@ the points before them are Pathfinder's candidates, which matter where the mode 
 hierarchical model). Each runs a short natural-gradient ascent, and the best ELBO wins.
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from relbo._compiled import compiled
-from relbo.ascent import GradientAscent, NaturalAscent, lbfgs_evaluations, lbfgs_paths
+from relbo.ascent import GradientAscent, NaturalAscent, kept_steps, lbfgs_evaluations, lbfgs_path
 from relbo.ascent.curvature import laplace_factor
 from relbo.choices import choose_name
 from relbo.families import DENSE_LIMIT, Box, Cholesky, Diagonal, LocationScale, LocationScaleParams, LowRank, Normal
@@ -22,8 +25,8 @@ from relbo.targets import AbstractTarget
 
 _BOX = Box(loc=1e12, log_scale=27.0)  # a component of the race that ends here has run away
 _KINDS = ("auto", "dense", "low_rank", "diagonal", "none")
-_LBFGS_STEPS = 60
-_LBFGS_STARTS = 16
+_WALK_STEPS = 100
+_NUM_WALKS = 48  # as many as the oracle's modes by default, so that both run the same programs
 _KEPT = 4
 _NUM_CURVED = 4
 _SCORE_DRAWS = 64
@@ -135,57 +138,97 @@ def _runners(key, target, differentiable):
     points = jnp.repeat(point[None], 3, axis=0)
     if not differentiable:
         return (points, jnp.repeat(widths[:, None], dim, axis=1)), 0
-    if dim > DENSE_LIMIT:
-        ends = lbfgs_ends(key, target)[:_NUM_CURVED]
-        factors = jnp.concatenate([widths, jnp.full(ends.shape[0], 0.1, target.dtype)])
-        ends_cost = lbfgs_evaluations(_LBFGS_STARTS, _LBFGS_STEPS)
-        return (jnp.concatenate([points, ends]), jnp.repeat(factors[:, None], dim, axis=1)), ends_cost
-    locs, factors = _curved(key, target)
+    locs, factors, cost = _curved(key, identity_map(target, "dense" if dim <= DENSE_LIMIT else "diagonal"))
+    if factors is None:
+        factors = jnp.concatenate([widths, jnp.full(locs.shape[0], 0.1, target.dtype)])
+        return (jnp.concatenate([points, locs]), jnp.repeat(factors[:, None], dim, axis=1)), cost
     plain = widths[:, None, None] * jnp.eye(dim, dtype=target.dtype)
-    cost = lbfgs_evaluations(_LBFGS_STARTS, _LBFGS_STEPS) + _LBFGS_STARTS * _KEPT * (dim + _SCORE_DRAWS)
     return (jnp.concatenate([points, locs]), jnp.concatenate([plain, factors])), cost
 
 
-def _lbfgs_starts(key, target):
-    """The starting points, and points scattered around the first at widths from 0.1 to 10."""
-    point_key, width_key = jax.random.split(key)
-    widths = 10 ** jax.random.uniform(width_key, (_LBFGS_STARTS, 1), target.dtype, -1, 1)
-    scattered = target.initial[0] + widths * jax.random.normal(point_key, (_LBFGS_STARTS, target.dim), target.dtype)
-    return jnp.concatenate([target.initial, scattered])[:_LBFGS_STARTS]
+def _curved(key, target: Whitened):
+    """Locations and factors (None in many dimensions) of runners from walks that start at and around the first point.
+
+    The normals with the target's curvature that have the best ELBO among the points of several paths, and the best of
+    those at an end.
+    """
+    walk_key, score_key = jax.random.split(key)
+    initial = np.asarray(target.target.initial)[:_NUM_WALKS]
+    num_around = _NUM_WALKS - initial.shape[0]
+    centers = np.concatenate([initial, np.repeat(initial[:1], num_around, axis=0)])
+    log_widths = np.append(np.full(initial.shape[0], -np.inf), np.full(num_around, -1.0)).astype(target.dtype)
+    own = np.ones(_NUM_WALKS, bool)
+    paths = walk(walk_key, target, centers, log_widths, own)
+    if target.dim > DENSE_LIMIT:
+        ends = np.asarray(paths[:, -1])
+        heights = np.asarray(_heights(target, ends))
+        best = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")[:_NUM_CURVED]
+        return initial[0] + ends[best], None, walk_evaluations(_NUM_WALKS)
+    points = np.asarray(paths[: _NUM_WALKS // _KEPT]).reshape(_NUM_WALKS, target.dim)
+    factors, scores = (np.asarray(part) for part in curvature(score_key, target, points))
+    scores = np.where(np.isfinite(scores), scores, -np.inf)
+    at_end = np.arange(_NUM_WALKS) % _KEPT == _KEPT - 1
+    best = np.argsort(-scores, kind="stable")[: _NUM_CURVED - 1]
+    chosen = np.append(best, np.argmax(np.where(at_end, scores, -np.inf)))
+    usable = np.isfinite(scores[chosen])
+    locs = initial[0] + np.where(usable[:, None], points[chosen], 0.0).astype(target.dtype)
+    factors = np.where(usable[:, None, None], factors[chosen], np.eye(target.dim, dtype=target.dtype))
+    return locs, factors, walk_evaluations(_NUM_WALKS) + curvature_evaluations(_NUM_WALKS, target.dim)
 
 
-@compiled
-def lbfgs_ends(key, target):
-    paths = lbfgs_paths(target.log_density, _lbfgs_starts(key, target), _LBFGS_STEPS, 1)[:, -1]
-    values = jax.vmap(target.log_density)(paths)
-    return paths[jnp.argsort(-jnp.where(jnp.isfinite(values), values, -jnp.inf))]
+@partial(compiled, runs_once=True)
+def walk(key, target: Whitened, centers, log_widths, own) -> Float[Array, "num kept dim"]:
+    """L-BFGS paths, at a few of their steps up to the last, in whitened coordinates.
+
+    They begin at points `scattered` around `centers`. Those that are `own` begin, and walk, in the model's coordinates,
+    the others in whitened ones: a far mode need not look round in the coordinates of another.
+    """
+
+    def one(point, is_own):
+        def height(at):
+            return target.target.log_density(jnp.where(is_own, at, target.unwhiten(at)))
+
+        path = lbfgs_path(height, point, _WALK_STEPS)[kept_steps(_WALK_STEPS, _KEPT)]
+        return jnp.where(is_own, jax.vmap(target.whiten)(path), path)
+
+    return jax.vmap(one)(scattered(key, centers, log_widths), own)
 
 
-@compiled
-def _curved(key, target):
-    """The normals with the target's curvature that have the best ELBO among the points of several L-BFGS paths."""
-    start_key, score_key = jax.random.split(key)
-    paths = lbfgs_paths(target.log_density, _lbfgs_starts(start_key, target), _LBFGS_STEPS, _KEPT)
-    points = paths.reshape(-1, target.dim)
-    noise = jax.random.normal(score_key, (_SCORE_DRAWS, target.dim), target.dtype)
+def scattered(key, centers: Float[Array, "num dim"], log_widths: Float[Array, " num"]) -> Float[Array, "num dim"]:
+    """Points around `centers`, at widths of up to two orders of magnitude from `10**log_widths` on."""
+    num, dim = centers.shape
+    noise = jax.random.normal(key, (num, dim + 1), centers.dtype)
+    powers = log_widths + 2 * jax.scipy.special.ndtr(noise[:, dim])
+    return centers + 10 ** powers[:, None] * noise[:, :dim]
 
-    def score(point):
+
+@partial(compiled, runs_once=True)
+def curvature(key, target: Whitened, points):
+    """Laplace factors at points, and the ELBOs of the normals that they make."""
+    noise = jax.random.normal(key, (_SCORE_DRAWS, target.dim), target.dtype)
+
+    def at(point):
         factor = laplace_factor(target.log_density, point, target.twice_differentiable)
         values = jax.vmap(target.log_density)(point + noise @ factor.T)
         return factor, values.mean() + jnp.sum(jnp.log(jnp.diagonal(factor)))
 
-    factors, scores = map_chunks(score, points, max(1, 2048 // target.dim))
-    scores = jnp.where(jnp.isfinite(scores), scores, -jnp.inf)
-    best = jnp.argsort(-scores)[: _NUM_CURVED - 1]
-    ends = jnp.argmax(jnp.where(jnp.arange(points.shape[0]) % _KEPT == _KEPT - 1, scores, -jnp.inf))
-    chosen = jnp.append(best, ends)
-    usable = jnp.isfinite(scores[chosen])
-    locs = jnp.where(usable[:, None], points[chosen], target.initial[0])
-    eye = jnp.eye(target.dim, dtype=target.dtype)
-    return locs, jnp.where(usable[:, None, None], factors[chosen], eye)
+    return map_chunks(at, points, max(1, 2048 // target.dim))
 
 
-@compiled
+@partial(compiled, runs_once=True)
+def _heights(target, points):
+    return jax.vmap(target.log_density)(points)
+
+
+def walk_evaluations(num: int) -> int:
+    return lbfgs_evaluations(num, _WALK_STEPS)
+
+
+def curvature_evaluations(num: int, dim: int) -> int:
+    return num * (dim + _SCORE_DRAWS)
+
+
+@partial(compiled, runs_once=True)
 def _race(key, target, family, ascent, estimator, runners):
     """Run every runner, and return the parameters of the best."""
     run_key, score_key = jax.random.split(key)
@@ -202,7 +245,7 @@ def _race(key, target, family, ascent, estimator, runners):
     return jax.tree.map(lambda leaf: leaf[best], params)
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def _tilted(key, whitened, ascent, estimator):
     """Low rank + diagonal: a low-rank normal fitted in the diagonally whitened coordinates, composed with them."""
     family = LocationScale(Normal(), LowRank(), Box())
@@ -233,7 +276,7 @@ def check_proper(target: AbstractTarget, family: LocationScale, params: Location
     )
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def _falls(target, family, params):
     r"""By how much the log density falls, beyond what $|x|^{-1/2}$ would, along the widest directions."""
     dim, dtype = target.dim, target.dtype

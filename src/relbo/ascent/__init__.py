@@ -2,7 +2,15 @@
 
 from relbo.ascent.base import AbstractAscent
 from relbo.ascent.gradient import GradientAscent
-from relbo.ascent.lbfgs import lbfgs_evaluations, lbfgs_path, lbfgs_paths
+from relbo.ascent.lbfgs import kept_steps, lbfgs_evaluations, lbfgs_path, lbfgs_paths
 from relbo.ascent.natural import NaturalAscent
 
-__all__ = ["AbstractAscent", "GradientAscent", "NaturalAscent", "lbfgs_evaluations", "lbfgs_path", "lbfgs_paths"]
+__all__ = [
+    "AbstractAscent",
+    "GradientAscent",
+    "NaturalAscent",
+    "kept_steps",
+    "lbfgs_evaluations",
+    "lbfgs_path",
+    "lbfgs_paths",
+]

@@ -16,9 +16,13 @@ def lbfgs_paths(
 
     A path that meets a value or gradient that is not finite stays where it was.
     """
-    # Counted from the end, which is always kept.
-    kept = np.round(np.geomspace(num_steps, min(3, num_steps), num_kept)[::-1]).astype(int) - 1
+    kept = kept_steps(num_steps, num_kept)
     return jax.vmap(lambda point: lbfgs_path(function, point, num_steps)[kept])(points)
+
+
+def kept_steps(num_steps: int, num_kept: int) -> np.ndarray:
+    """Which steps of a path are kept: the last one always, the others denser towards the beginning."""
+    return np.round(np.geomspace(num_steps, min(3, num_steps), num_kept)[::-1]).astype(int) - 1
 
 
 def lbfgs_path(function, point: Float[Array, " dim"], num_steps: int) -> Float[Array, "num_steps dim"]:

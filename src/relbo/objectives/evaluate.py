@@ -97,29 +97,45 @@ def compare(
     key: Key[Array, ""], target: AbstractTarget, old: Mixture, new: Mixture, params: PyTree, num_draws: int
 ) -> Comparison:
     """All that an iteration measures. `old` and `new` have the same capacity; `params` is the proposal."""
-    mixture_key, component_key = jax.random.split(key)
     num = old.capacity * num_draws
-    draws = [_stratified(mixture_key, old, num_draws), _stratified(mixture_key, new, num_draws)]
-    points = jnp.concatenate([*draws, old.family.sample(component_key, params, num)])
-    old_ratios, new_ratios = _log_ratios(target, (old, new), points)
+    points = _common_draws(key, old, new, params, num_draws)
+    used = jnp.concatenate([jnp.repeat(old.active, num_draws), jnp.repeat(new.active, num_draws), jnp.ones(num, bool)])
+    old_ratios, new_ratios = _log_ratios(target, (old, new), points, used)
     before, after = _elbo_influence(old, old_ratios[:num]), _elbo_influence(new, new_ratios[num : 2 * num])
     std_err = _stratified_std_err(after.per_draw - before.per_draw, after.valid * before.valid)
     improvement = Estimate(after.value - before.value, std_err, num)
     return Comparison(_gap_evaluation(before, old_ratios[2 * num :]), improvement, after.evaluation(num))
 
 
+def _common_draws(key, old: Mixture, new: Mixture, params: PyTree, num_draws: int) -> Float[Array, "num dim"]:
+    """Draws of every slot of `old`, of every slot of `new` by the same keys, and as many of the component `params`.
+
+    One vmap draws them all, because every call of a random generator costs its time to compile.
+    """
+    keys = jax.random.split(key, 2 * old.capacity)
+    repeated = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (old.capacity, *leaf.shape)), params)
+    both = jax.tree.map(lambda *leaves: jnp.stack([jnp.concatenate([leaf, leaves[2]]) for leaf in leaves[:2]], 1),
+                        old.params, new.params, repeated)  # fmt: skip
+    draw = jax.vmap(lambda k, pair: jax.vmap(lambda one: old.family.sample(k, one, num_draws))(pair))
+    draws = draw(keys, both)
+    of_old, of_new, of_component = draws[: old.capacity, 0], draws[: old.capacity, 1], draws[old.capacity :, 0]
+    return jnp.concatenate([of_old, of_new, of_component]).reshape(3 * old.capacity * num_draws, -1)
+
+
 def _stratified(key, mixture, num_draws):
     return mixture.sample_stratified(key, num_draws).reshape(mixture.capacity * num_draws, -1)
 
 
-def _log_ratios(target, mixtures: tuple[Mixture, ...], points: Float[Array, "num dim"]) -> list[Float[Array, " num"]]:
+def _log_ratios(
+    target, mixtures: tuple[Mixture, ...], points: Float[Array, "num dim"], used=None
+) -> list[Float[Array, " num"]]:
     """log p - log q at all points, for one or two mixtures, in one loop (see `map_chunks` for why only one)."""
 
     def at(point):
         log_p = log_density(target, point)
         return [log_p - mixture.log_prob(point) for mixture in mixtures]
 
-    return map_chunks(at, points)
+    return map_chunks(at, points, used=used)
 
 
 def _elbo_influence(mixture, ratios) -> Influence:

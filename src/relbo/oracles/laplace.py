@@ -31,8 +31,8 @@ class LaplaceOracle(AbstractOracle):
 
     @compiled
     def propose(self, key, target, mixture, modes, objective, estimator, iteration):
-        pool_key, draw_key, score_key = jax.random.split(key, 3)
-        begun = best_starts(pool_key, target, mixture, self.starts, modes, self.num_restarts, iteration)
+        *pool_keys, draw_key, score_key = jax.random.split(key, 5)
+        begun = best_starts(pool_keys, target, mixture, self.starts, modes, self.num_restarts, iteration)
         walked = self._walk(target, mixture, begun)
         params = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), begun, walked)
         draws = mixture_draws(draw_key, target, mixture)

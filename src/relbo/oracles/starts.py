@@ -12,6 +12,8 @@ A start's score is the gain of the best step towards it, $\max_\gamma \mathrm{EL
 \mathrm{ELBO}(q)$ over a grid of $\gamma$: far modes of small mass and near corrections are measured by one yardstick.
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -19,19 +21,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from relbo._compiled import compiled
-from relbo.ascent import lbfgs_evaluations, lbfgs_path
 from relbo.ascent.base import masked_mean
-from relbo.ascent.curvature import laplace_factor
 from relbo.families import DENSE_LIMIT
 from relbo.mixture import Mixture, map_chunks
-from relbo.precondition import Whitened
+from relbo.precondition import Whitened, curvature, curvature_evaluations, scattered, walk, walk_evaluations
 
 _LOG_STEPS = np.log(2.0) * -np.arange(1, 13)  # gamma from 1/2 to 2^-12
 _INFLATION = 1.5
 POOL_DRAWS = 1024
 """Draws of the mixture, over all slots, against which starts are scored."""
-
-_MODE_STEPS = 100
 
 
 class Starts(eqx.Module):
@@ -52,74 +50,73 @@ class Starts(eqx.Module):
         return self.num_residual + self.num_modes + self.num_initial + self.num_random
 
 
-def _scattered(key: Key[Array, ""], target: Whitened, num: int):
-    """Points to walk from, and for each whether it is in the model's own coordinates or in whitened ones, half of each.
-
-    Own points lie around the example at widths from 0.3 to 30, whitened ones around the origin at widths from 1 to 300:
-    what is far away is sought on the scale of the model and on that of the mode already found.
-    """
-    width_key, point_key = jax.random.split(key)
-    own = jnp.arange(num) % 2 == 0
-    noise = jax.random.normal(point_key, (num, target.dim), target.dtype)
-    log_widths = 2 * jax.random.uniform(width_key, (num,), target.dtype) + jnp.where(own, -0.5, 0.5)
-    centers = jnp.where(own[:, None], target.target.initial[0], 0.0)
-    return centers + 10 ** log_widths[:, None] * noise, own
-
-
-@compiled
 def find_modes(key: Key[Array, ""], target: Whitened, family, starts: Starts) -> PyTree:
-    """Members of the family at the ends of L-BFGS runs from scattered points, with the curvature there."""
-    points, own = _scattered(key, target, starts.num_modes)
+    """Members of the family at the ends of L-BFGS runs from scattered points, with the curvature there.
 
-    def to_whitened(point, is_own):
-        return jnp.where(is_own, target.whiten(point), point)
-
+    Half of the points lie in the model's own coordinates, around the example at widths from 0.3 to 30, the others in
+    whitened ones, around the origin at widths from 1 to 300: what is far away is sought on the scale of the model and
+    on that of the mode already found.
+    """
+    walk_key, curvature_key = jax.random.split(key)
+    own = np.arange(starts.num_modes) % 2 == 0
+    example = np.asarray(target.target.initial)[0]
+    centers = np.where(own[:, None], example, np.zeros_like(example))
+    log_widths = np.where(own, -0.5, 0.5).astype(target.dtype)
     if not target.differentiable:
-        return jax.vmap(lambda z, o: family.init(to_whitened(z, o), jnp.ones_like(z)))(points, own)
-
-    def walk(point, is_own):
-        # In the coordinates that the start came from: a far mode need not look round in those of another.
-        def height(at):
-            return target.target.log_density(jnp.where(is_own, at, target.unwhiten(at)))
-
-        return to_whitened(lbfgs_path(height, point, _MODE_STEPS)[-1], is_own)
-
-    ends = jax.vmap(walk)(points, own)
+        return _scattered_members(walk_key, target, family, centers, log_widths, own)
+    ends = walk(walk_key, target, centers, log_widths, own)[:, -1]
     if target.dim > DENSE_LIMIT:
-        return jax.vmap(lambda end: family.init(end, 0.5 * jnp.ones_like(end)))(ends)
+        return _members(family, ends, None)
+    return _members(family, ends, curvature(curvature_key, target, ends)[0])
 
-    def member(end):
-        factor = laplace_factor(target.log_density, end, target.twice_differentiable)
-        eye = jnp.eye(target.dim, dtype=target.dtype)
-        return family.init(end, jnp.where(jnp.all(jnp.isfinite(factor)), factor, 0.1 * eye))
 
-    return map_chunks(member, ends, max(1, 2048 // target.dim))
+@partial(compiled, runs_once=True)
+def _members(family, points, factors):
+    if factors is None:
+        return jax.vmap(lambda point: family.init(point, 0.5 * jnp.ones_like(point)))(points)
+
+    def member(point, factor):
+        eye = jnp.eye(point.shape[0], dtype=point.dtype)
+        return family.init(point, jnp.where(jnp.all(jnp.isfinite(factor)), factor, 0.1 * eye))
+
+    return jax.vmap(member)(points, factors)
+
+
+@partial(compiled, runs_once=True)
+def _scattered_members(key, target, family, centers, log_widths, own):
+    """Without gradients nothing walks: unit members where the walks would begin."""
+    points = scattered(key, centers, log_widths)
+
+    def member(point, is_own):
+        return family.init(jnp.where(is_own, target.whiten(point), point), jnp.ones_like(point))
+
+    return jax.vmap(member)(points, own)
 
 
 def mode_evaluations(target: Whitened, starts: Starts) -> int:
     """Gradient evaluations of `find_modes`."""
     if not target.differentiable:
         return 0
-    curvature = target.dim if target.dim <= DENSE_LIMIT else 0
-    return lbfgs_evaluations(starts.num_modes, _MODE_STEPS) + starts.num_modes * curvature
+    curved = curvature_evaluations(starts.num_modes, target.dim) if target.dim <= DENSE_LIMIT else 0
+    return walk_evaluations(starts.num_modes) + curved
 
 
 def start_pool(
     key: Key[Array, ""], target: Whitened, mixture: Mixture, starts: Starts, modes: PyTree, draws: "Draws", iteration
 ) -> PyTree:
     """All starts, stacked. `draws` are draws of the mixture; over the iterations all initial points have their turn."""
-    residual_key, random_key = jax.random.split(key)
 
     def unit(point):
         return mixture.family.init(point, jnp.ones_like(point))
 
     parts = [modes] if starts.num_modes else []
     if starts.num_residual:
-        parts.append(_residual_starts(residual_key, target, mixture, starts.num_residual, draws))
+        parts.append(_residual_starts(key, target, mixture, starts.num_residual, draws))
     if starts.num_initial:
         turn = (iteration * starts.num_initial + jnp.arange(starts.num_initial)) % target.target.initial.shape[0]
         parts.append(jax.vmap(unit)(target.initial[turn]))
     if starts.num_random:
+        random_key = jax.random.fold_in(key, 1)
         parts.append(jax.vmap(unit)(jax.random.normal(random_key, (starts.num_random, target.dim), target.dtype)))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
@@ -186,10 +183,13 @@ class Score(eqx.Module):
 def score(
     key: Key[Array, ""], target: Whitened, mixture: Mixture, draws: Draws, params: PyTree, num_draws: int
 ) -> Score:
-    """Score each of a stack of components with `num_draws` draws of its own, and the mixture's `draws`."""
+    """Score each of a stack of components with `num_draws` draws of its own, and the mixture's `draws`.
 
-    def one_score(one_key, one):
-        own = mixture.family.sample(one_key, one, num_draws)
+    All draw by the same key: with common random numbers the better of two is told more surely.
+    """
+
+    def one_score(one):
+        own = mixture.family.sample(key, one, num_draws)
         own_p, own_q = jax.vmap(lambda z: (target.log_density(z), mixture.log_prob(z)))(own)
         log_s = jax.vmap(lambda z: mixture.family.log_prob(one, z))(jnp.concatenate([own, draws.points]))
         own_s, there_s = log_s[:num_draws], log_s[num_draws:]
@@ -206,17 +206,16 @@ def score(
         gain = jnp.max(jax.vmap(after)(jnp.asarray(_LOG_STEPS, mixture.dtype))) - before
         return Score(gain, own_p, own_q, own_s)
 
-    keys = jax.random.split(key, jax.tree.leaves(params)[0].shape[0])
-    return map_chunks(lambda key_and_params: one_score(*key_and_params), (keys, params), 16)
+    return map_chunks(one_score, params, 16)
 
 
-def best_starts(key, target: Whitened, mixture: Mixture, starts: Starts, modes: PyTree, num: int, iteration) -> PyTree:
+def best_starts(keys, target: Whitened, mixture: Mixture, starts: Starts, modes: PyTree, num: int, iteration) -> PyTree:
     """`num` starts of the pool, stacked: the best and most different ones, and up to two thirds residual draws.
 
     Scores are noisy where little is left to gain, and then the chance with which residual draws were made is the better
-    guide.
+    guide. `keys` are three: every split inside a program is a random generator more to compile.
     """
-    pool_key, draw_key, score_key = jax.random.split(key, 3)
+    pool_key, draw_key, score_key = keys
     draws = mixture_draws(draw_key, target, mixture)
     pool = start_pool(pool_key, target, mixture, starts, modes, draws, iteration)
     gains = score(score_key, target, mixture, draws, pool, starts.num_draws).gain

@@ -91,9 +91,10 @@ def weight_problem(key, target: AbstractTarget, mixture: Mixture, slot, num_draw
     """Draw from every component that has weight, and from the proposal in `slot`."""
     points = mixture.sample_stratified(key, num_draws)
     flat = points.reshape(-1, target.dim)
-    log_p, log_s = map_chunks(lambda z: (target.log_density(z), mixture.component_log_probs(z)), flat)
-    log_p, log_s = log_p.reshape(points.shape[:2]), log_s.reshape(*points.shape[:2], -1)
     usable = mixture.active.at[slot].set(True)
+    evaluate = lambda z: (target.log_density(z), mixture.component_log_probs(z))  # noqa: E731
+    log_p, log_s = map_chunks(evaluate, flat, used=jnp.repeat(usable, num_draws))
+    log_p, log_s = log_p.reshape(points.shape[:2]), log_s.reshape(*points.shape[:2], -1)
     valid = (jnp.isfinite(log_p) & usable[:, None]).astype(mixture.dtype)
     zero = jnp.sum((log_p == -jnp.inf) & usable[:, None], axis=1)
     share = jnp.where(valid.sum(1) > 0, valid.sum(1) / jnp.maximum(valid.sum(1) + zero, 1), 1.0)
