@@ -104,7 +104,7 @@ class _Run:
                 f"start is a posterior in {start.target.dim} dimensions ({start.target.dtype}), the target has "
                 f"{target.dim} ({target.dtype}): pass the target that start was fitted to."
             )
-        self.state = eqx.tree_at(lambda state: state.target.target, start.state, target)
+        self.state = eqx.tree_at(lambda state: state.target, start.state, start.state.target.with_target(target))
         self.records = [record for record in start.trace if record.kind != "polish"]
         return len(self.records) - 1
 

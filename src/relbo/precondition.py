@@ -21,7 +21,7 @@ from relbo.choices import choose_name
 from relbo.families import DENSE_LIMIT, Box, Cholesky, Diagonal, LocationScale, LocationScaleParams, LowRank, Normal
 from relbo.mixture import empty_mixture, map_chunks
 from relbo.objectives import ELBO, AbstractEstimator
-from relbo.targets import AbstractTarget
+from relbo.targets import AbstractTarget, anchored
 
 _BOX = Box(loc=1e12, log_scale=27.0)  # a component of the race that ends here has run away
 _KINDS = ("auto", "dense", "low_rank", "diagonal", "none")
@@ -73,6 +73,13 @@ class Whitened(AbstractTarget):
     def initial(self):
         return jax.vmap(self.whiten)(self.target.initial)
 
+    def subsample(self, key):
+        return Whitened(self.target.subsample(key), self.family, self.params)
+
+    def with_target(self, target: AbstractTarget) -> "Whitened":
+        """The same coordinates for another target of the same shape (new data)."""
+        return Whitened(anchored(target, self.params.loc), self.family, self.params)
+
     def log_density(self, u):
         return self.target.log_density(self.unwhiten(u)) + self.log_det()
 
@@ -98,6 +105,7 @@ class Whitened(AbstractTarget):
 def identity_map(target: AbstractTarget, kind: str) -> Whitened:
     """Coordinates shifted to the starting point, not scaled."""
     family = LocationScale(Normal(), _scale_of(kind, target.dim), _BOX)
+    target = anchored(target, target.initial[0])
     return Whitened(target, family, family.init(target.initial[0], jnp.ones(target.dim, target.dtype)))
 
 
@@ -111,13 +119,14 @@ def find_map(
     runner_key, race_key, low_rank_key = jax.random.split(key, 3)
     runners, num_path = _runners(runner_key, target, estimator.needs_gradient)
     draws = settings.num_draws if estimator.needs_gradient else max(256, 8 * target.dim)
+    target = anchored(target, runners[0][-1])  # the best end of a walk, if there were walks
     ascent = NaturalAscent(settings.num_steps, draws)
     scale = Cholesky() if isinstance(start.family.scale, Cholesky) else Diagonal()
     family = LocationScale(Normal(), scale, _BOX)
     winner = _race(race_key, target, family, ascent, estimator, runners)
     evaluations = num_path + runners[0].shape[0] * (settings.num_steps * draws + _SCORE_DRAWS)
     check_proper(target, family, winner)
-    whitened = Whitened(target, family, winner)
+    whitened = Whitened(anchored(target, winner.loc), family, winner)
     if isinstance(start.family.scale, LowRank):
         tilt = GradientAscent(num_steps=1000, num_draws=16)
         whitened = _tilted(low_rank_key, whitened, tilt, estimator)
@@ -212,7 +221,7 @@ def curvature(key, target: Whitened, points):
         values = jax.vmap(target.log_density)(point + noise @ factor.T)
         return factor, values.mean() + jnp.sum(jnp.log(jnp.diagonal(factor)))
 
-    return map_chunks(at, points, max(1, 2048 // target.dim))
+    return map_chunks(at, points, max(1, min(2048, target.points_at_once) // target.dim))
 
 
 @partial(compiled, runs_once=True)
@@ -238,8 +247,9 @@ def _race(key, target, family, ascent, estimator, runners):
 
     def score(one):
         draws = family.sample(score_key, one, _SCORE_DRAWS)
-        return jnp.mean(jax.vmap(lambda z: target.log_density(z) - family.log_prob(one, z))(draws))
+        return jnp.mean(jax.vmap(lambda z: now.log_density(z) - family.log_prob(one, z))(draws))
 
+    now = target.subsample(score_key)
     scores = jax.vmap(score)(params)
     best = jnp.argmax(jnp.where(jnp.isfinite(scores), scores, -jnp.inf))
     return jax.tree.map(lambda leaf: leaf[best], params)
@@ -299,5 +309,5 @@ def _falls(target, family, params):
         far = jax.vmap(lambda r: center - target.log_density(params.loc + r * direction) - 0.5 * jnp.log(r))(distances)
         return jnp.where(jnp.isnan(far[-1]), jnp.inf, far[-1])
 
-    falls = map_chunks(fall, directions, 64)
+    falls = map_chunks(fall, directions, min(64, target.points_at_once))
     return falls, directions

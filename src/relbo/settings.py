@@ -26,6 +26,7 @@ REFINEMENTS: dict[str, AbstractAscent] = {
     "natural": NaturalAscent(),
     "gradient": GradientAscent(num_steps=200, learning_rate=0.02),
 }
+_FULL_DATA_DRAWS = 2048  # with minibatches what is measured still uses all data, so on fewer draws
 _SCORE_DRAWS = 256  # per component and step: values carry far less than gradients
 
 
@@ -79,6 +80,7 @@ def make_booster(
         refinement=refinement,
         preconditioner=precondition if isinstance(precondition, Preconditioner) else Preconditioner(precondition),
         min_improvement=min_improvement,
+        num_measure=_FULL_DATA_DRAWS if target.subsamples else Booster.num_measure,
     )
 
 

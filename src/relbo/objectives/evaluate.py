@@ -135,7 +135,7 @@ def _log_ratios(
         log_p = log_density(target, point)
         return [log_p - mixture.log_prob(point) for mixture in mixtures]
 
-    return map_chunks(at, points, used=used)
+    return map_chunks(at, points, target.points_at_once, used)
 
 
 def _elbo_influence(mixture, ratios) -> Influence:

@@ -28,7 +28,9 @@ class AscentOracle(AbstractOracle):
     @compiled
     def propose(self, key, target, mixture, modes, objective, estimator, iteration):
         *pool_keys, ascent_key = jax.random.split(key, 4)
-        params = best_starts(pool_keys, target, mixture, self.starts, modes, self.num_restarts, iteration)
+        params = best_starts(
+            pool_keys, target.subsample(key), mixture, self.starts, modes, self.num_restarts, iteration
+        )
         found = self.ascent.improve(ascent_key, target, mixture, objective, estimator, params, iteration)
         best = found.best()
         num_draws = self.ascent.num_draws * max(1, self.ascent.num_steps // 4)

@@ -93,7 +93,7 @@ def weight_problem(key, target: AbstractTarget, mixture: Mixture, slot, num_draw
     flat = points.reshape(-1, target.dim)
     usable = mixture.active.at[slot].set(True)
     evaluate = lambda z: (target.log_density(z), mixture.component_log_probs(z))  # noqa: E731
-    log_p, log_s = map_chunks(evaluate, flat, used=jnp.repeat(usable, num_draws))
+    log_p, log_s = map_chunks(evaluate, flat, target.points_at_once, used=jnp.repeat(usable, num_draws))
     log_p, log_s = log_p.reshape(points.shape[:2]), log_s.reshape(*points.shape[:2], -1)
     valid = (jnp.isfinite(log_p) & usable[:, None]).astype(mixture.dtype)
     zero = jnp.sum((log_p == -jnp.inf) & usable[:, None], axis=1)

@@ -92,7 +92,7 @@ class AbstractTarget(eqx.Module):
     def points_at_once(self) -> int:
         """How many points may be evaluated side by side: fewer where there are many data, so that memory is bounded."""
         longest = max((leaf.shape[0] for leaf in jax.tree.leaves(self) if getattr(leaf, "ndim", 0)), default=1)
-        return int(np.clip(_NUMBERS_AT_ONCE // longest, 8, 1024))
+        return 2 ** int(np.clip(np.log2(_NUMBERS_AT_ONCE / longest), 3, 10))
 
     # Minibatches. A target with many data points may estimate its log density on some of them.
 

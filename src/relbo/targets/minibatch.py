@@ -79,13 +79,13 @@ class Anchored(AbstractTarget):
 
 
 def anchored(target: AbstractTarget, point: Any) -> AbstractTarget:
-    """`target` with an anchor at `point` if it subsamples; else `target` itself."""
+    """`target` with an anchor at `point` if it subsamples and has gradients; else `target` itself."""
     if isinstance(target, Anchored):
         target = target.target
-    if not target.subsamples:
+    if not (target.subsamples and target.differentiable):
         return target
     value, gradient = _value_and_gradient(target, jnp.asarray(point, target.dtype))
-    return Anchored(target, point, value, gradient)
+    return Anchored(target, jnp.asarray(point, target.dtype), value, gradient)
 
 
 @eqx.filter_jit
