@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from relbo._compiled import compiled
+from relbo._compiled import compiled, host_split
 from relbo.ascent import GradientAscent, NaturalAscent, kept_steps, lbfgs_evaluations, lbfgs_path
 from relbo.ascent.curvature import laplace_factor
 from relbo.choices import choose_name
@@ -98,7 +98,12 @@ class Whitened(AbstractTarget):
 def identity_map(target: AbstractTarget, kind: str) -> Whitened:
     """Coordinates shifted to the starting point, not scaled."""
     family = LocationScale(Normal(), _scale_of(kind, target.dim), _BOX)
-    return Whitened(target, family, family.init(target.initial[0], jnp.ones(target.dim, target.dtype)))
+    return Whitened(target, family, _unit_member(family, np.asarray(target.initial)[0]))
+
+
+@partial(compiled, runs_once=True)
+def _unit_member(family, loc):
+    return family.init(loc, jnp.ones_like(loc))
 
 
 def find_map(
@@ -108,7 +113,7 @@ def find_map(
     start = identity_map(target, settings.kind)
     if settings.kind == "none":
         return start, 0
-    runner_key, race_key, low_rank_key = jax.random.split(key, 3)
+    runner_key, race_key, low_rank_key = host_split(key, 3)
     runners, num_path = _runners(runner_key, target, estimator.needs_gradient)
     draws = settings.num_draws if estimator.needs_gradient else max(256, 8 * target.dim)
     ascent = NaturalAscent(settings.num_steps, draws)
@@ -133,17 +138,17 @@ def _scale_of(kind, dim):
 
 def _runners(key, target, differentiable):
     """Locations and factors of the normals that start the race, and the evaluations spent."""
-    point, dim = target.initial[0], target.dim
-    widths = jnp.asarray([1.0, 0.1, 10.0], target.dtype)
-    points = jnp.repeat(point[None], 3, axis=0)
+    dim = target.dim
+    widths = np.asarray([1.0, 0.1, 10.0], target.dtype)
+    points = np.repeat(np.asarray(target.initial)[:1], 3, axis=0)
     if not differentiable:
-        return (points, jnp.repeat(widths[:, None], dim, axis=1)), 0
+        return (points, np.repeat(widths[:, None], dim, axis=1)), 0
     locs, factors, cost = _curved(key, identity_map(target, "dense" if dim <= DENSE_LIMIT else "diagonal"))
     if factors is None:
-        factors = jnp.concatenate([widths, jnp.full(locs.shape[0], 0.1, target.dtype)])
-        return (jnp.concatenate([points, locs]), jnp.repeat(factors[:, None], dim, axis=1)), cost
-    plain = widths[:, None, None] * jnp.eye(dim, dtype=target.dtype)
-    return (jnp.concatenate([points, locs]), jnp.concatenate([plain, factors])), cost
+        factors = np.concatenate([widths, np.full(locs.shape[0], 0.1, target.dtype)])
+        return (np.concatenate([points, locs]), np.repeat(factors[:, None], dim, axis=1)), cost
+    plain = widths[:, None, None] * np.eye(dim, dtype=target.dtype)
+    return (np.concatenate([points, locs]), np.concatenate([plain, factors])), cost
 
 
 def _curved(key, target: Whitened):
@@ -152,19 +157,19 @@ def _curved(key, target: Whitened):
     The normals with the target's curvature that have the best ELBO among the points of several paths, and the best of
     those at an end.
     """
-    walk_key, score_key = jax.random.split(key)
+    walk_key, score_key = host_split(key, 2)
     initial = np.asarray(target.target.initial)[:_NUM_WALKS]
     num_around = _NUM_WALKS - initial.shape[0]
     centers = np.concatenate([initial, np.repeat(initial[:1], num_around, axis=0)])
     log_widths = np.append(np.full(initial.shape[0], -np.inf), np.full(num_around, -1.0)).astype(target.dtype)
     own = np.ones(_NUM_WALKS, bool)
-    paths = walk(walk_key, target, centers, log_widths, own)
+    paths = np.asarray(walk(walk_key, target, centers, log_widths, own))
     if target.dim > DENSE_LIMIT:
-        ends = np.asarray(paths[:, -1])
+        ends = paths[:, -1]
         heights = np.asarray(_heights(target, ends))
         best = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")[:_NUM_CURVED]
         return initial[0] + ends[best], None, walk_evaluations(_NUM_WALKS)
-    points = np.asarray(paths[: _NUM_WALKS // _KEPT]).reshape(_NUM_WALKS, target.dim)
+    points = paths[: _NUM_WALKS // _KEPT].reshape(_NUM_WALKS, target.dim)
     factors, scores = (np.asarray(part) for part in curvature(score_key, target, points))
     scores = np.where(np.isfinite(scores), scores, -np.inf)
     at_end = np.arange(_NUM_WALKS) % _KEPT == _KEPT - 1
@@ -262,13 +267,13 @@ def _tilted(key, whitened, ascent, estimator):
 
 def check_proper(target: AbstractTarget, family: LocationScale, params: LocationScaleParams) -> None:
     """Refuse a target whose log density does not fall off along some direction from the fitted normal."""
-    falls, directions = _falls(target, family, params)
-    flat = jnp.argmin(falls)
+    falls, directions = (np.asarray(part) for part in _falls(target, family, params))
+    flat = np.argmin(falls)
     if falls[flat] > 0:
         return
-    direction = jnp.abs(directions[flat])
+    direction = np.abs(directions[flat])
     names = target.coordinate_names()
-    worst = [names[i] for i in jnp.argsort(-direction)[:3].tolist() if direction[i] > 0.1 * direction.max()]
+    worst = [names[i] for i in np.argsort(-direction)[:3].tolist() if direction[i] > 0.1 * direction.max()]
     raise ValueError(
         "The log density is improper: it does not fall off in the direction of "
         f"{', '.join(worst)} (a million standard deviations away it is as high as at the center). "
