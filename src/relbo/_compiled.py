@@ -53,6 +53,11 @@ def start_compiling(function: Callable, *args: Any) -> None:
         start(*((function.__self__, *args) if method is not None else args))  # type: ignore[attr-defined]
 
 
+def host_split(key, num: int) -> list:
+    """Keys for use on the host: `fold_in` is one small program, where each number of keys to `split` is another."""
+    return [jax.random.fold_in(key, index) for index in range(num)]
+
+
 @functools.cache
 def _options(runs_once: bool) -> dict[str, Any]:
     if jax.default_backend() != "cpu":

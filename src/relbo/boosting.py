@@ -10,6 +10,7 @@ each compiled once per capacity. Decisions between them are the host's.
 
 import math
 import time
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from relbo._compiled import compiled, start_compiling
+from relbo._compiled import compiled, host_split, start_compiling
 from relbo.ascent import AbstractAscent, NaturalAscent
 from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
@@ -76,11 +77,11 @@ class Booster(eqx.Module):
         """Find the affine map, fit the first component (plain black-box VI), look for modes."""
         begun = time.perf_counter()
         self._start_compiling(key)
-        map_key, first_key, mode_key, measure_key = jax.random.split(key, 4)
+        map_key, first_key, mode_key, measure_key = host_split(key, 4)
         target, evaluations = find_map(map_key, self.target, self.preconditioner, self.estimator)
         mixture, num_nan, first_evaluations = self._first(first_key, target)
         modes, modes_evaluations = self._find_modes(mode_key, target)
-        measured = self._measure(measure_key, target, mixture, mixture, mixture.component(0)).elbo
+        measured = self._measure(measure_key, target, mixture, mixture, _some_component(mixture)).elbo
         evaluations += first_evaluations + modes_evaluations + self._measure_evaluations(mixture, mixture)
         elbo_now = measured.estimate.to_host()
         if not np.isfinite(elbo_now.value):
@@ -89,13 +90,13 @@ class Booster(eqx.Module):
                 "where the component lies. Start from a better example, or check the log density for overflow."
             )
         state = State(target, mixture, modes, self.step_rule.init(target.dtype), elbo_now, 0, False)
-        record = self._record(state, "first", True, 1.0, None, None, None, measured, num_nan, evaluations, begun)
+        record = self._record(state, "first", True, 1.0, None, None, None, measured, [num_nan], evaluations, begun)
         return state, record
 
     def step(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
         """One iteration. A component that does not improve the mixture by `min_improvement` is rejected."""
         begun = time.perf_counter()
-        keys = jax.random.split(key, 6)
+        keys = host_split(key, 5)
         iteration = np.asarray(state.iteration + 1, np.int32)
         old, slot = _with_room(state.mixture)
         modes, evaluations = self._find_modes(keys[0], state.target) if state.explore else (state.modes, 0)
@@ -103,10 +104,10 @@ class Booster(eqx.Module):
         update, memory, new = _weigh(
             keys[2], self.step_rule, state.target, old, proposal.params, slot, iteration, state.memory
         )
-        num_nan = proposal.num_nan + update.num_nan
+        num_nan = [proposal.num_nan, update.num_nan]
         if self.refinement is not None:
             new, refine_nan = _refine(keys[3], self.refinement, state.target, new, self.estimator)
-            num_nan = num_nan + refine_nan
+            num_nan.append(refine_nan)
             evaluations += _ascent_evaluations(self.refinement, new)
         seen = self._measure(keys[4], state.target, old, new, proposal.params)
         improvement = seen.improvement.to_host()
@@ -133,12 +134,12 @@ class Booster(eqx.Module):
         begun = time.perf_counter()
         if self.refinement is None:
             raise ValueError("This booster does not refine, so it cannot polish.")
-        new, num_nan = state.mixture, jnp.asarray(0)
+        new, num_nan = state.mixture, []
         for round_index in range(1, _POLISH_ROUNDS + 1):
             ascent = self.refinement.annealed(round_index)
             new, more = _refine(jax.random.fold_in(key, round_index), ascent, state.target, new, self.estimator)
-            num_nan = num_nan + more
-        seen = self._measure(key, state.target, state.mixture, new, state.mixture.component(0))
+            num_nan.append(more)
+        seen = self._measure(key, state.target, state.mixture, new, _some_component(new))
         improvement = seen.improvement.to_host()
         accepted = bool(improvement.value > 0)
         after = eqx.tree_at(lambda s: s.mixture, state, new if accepted else state.mixture)
@@ -152,10 +153,10 @@ class Booster(eqx.Module):
     def _start_compiling(self, key) -> None:
         """Compile the programs of the iterations while `init` is at work, from arguments of the right shapes."""
         target = identity_map(self.target, self.preconditioner.kind)
-        mixture = empty_mixture(self.family, target.dim, _FIRST_CAPACITY, target.dtype)
-        params, number = mixture.component(0), np.asarray(0, np.int32)
+        mixture = _nothing(self.family, target)
+        params, number = _some_component(mixture), np.asarray(0, np.int32)
         num_modes = self.oracle.starts.num_modes
-        modes = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], num_modes, axis=0), params)
+        modes = jax.tree.map(lambda leaf: np.repeat(leaf[None], num_modes, axis=0), params)
         memory = self.step_rule.init(target.dtype)
         if self.refinement is not None:
             start_compiling(_refine, key, self.refinement, target, mixture, self.estimator)
@@ -171,9 +172,10 @@ class Booster(eqx.Module):
         iterations does the rest: a program less to compile.
         """
         ascent = self.first_ascent
-        mixture = empty_mixture(self.family, target.dim, _FIRST_CAPACITY, target.dtype)
+        mixture = _nothing(self.family, target)
         if isinstance(self.refinement, NaturalAscent) and self.preconditioner.kind != "none":
-            mixture = mixture.reweight(jnp.where(jnp.arange(_FIRST_CAPACITY) == 0, 0.0, mixture.log_weights))
+            alone = np.where(np.arange(_FIRST_CAPACITY) == 0, 0.0, -np.inf).astype(target.dtype)
+            mixture = eqx.tree_at(lambda m: m.log_weights, mixture, jax.device_put(alone))
             mixture, num_nan = _refine(key, self.refinement, target, mixture, self.estimator)
             return mixture, num_nan, _ascent_evaluations(self.refinement, mixture)
         mixture, num_nan = _first(key, ascent, target, mixture, self.estimator)
@@ -187,7 +189,7 @@ class Booster(eqx.Module):
         return max(2, self.num_measure // mixture.capacity)
 
     def _measure_evaluations(self, old: Mixture, new: Mixture) -> int:
-        return self._num_each(old) * (_num_active(old) + _num_active(new) + old.capacity)
+        return self._num_each(old) * (_num_active(old) + _num_active(new) + old.capacity // 2)
 
     def _find_modes(self, key, target: Whitened) -> tuple[PyTree, int]:
         """Starts at modes, if the oracle wants any, and the evaluations spent."""
@@ -216,7 +218,7 @@ class Booster(eqx.Module):
             objective=objective,
             seconds=time.perf_counter() - begun,
             evaluations=evaluations,
-            num_nan=int(num_nan) + measured_nan,
+            num_nan=sum(int(number) for number in num_nan) + measured_nan,
             num_zero=int(measured.num_zero),
             # Draws of empty slots are made, but not looked at.
             nan_fraction=measured_nan * state.mixture.capacity / (measured.estimate.num_draws * max(1, len(weights))),
@@ -229,6 +231,16 @@ def _with_room(mixture: Mixture) -> tuple[Mixture, np.ndarray]:
     if np.all(log_weights > -np.inf):
         return mixture.grow(2 * mixture.capacity), np.asarray(mixture.capacity, np.int32)
     return mixture, np.asarray(np.argmin(log_weights), np.int32)
+
+
+def _some_component(mixture: Mixture) -> PyTree:
+    """On the host: small programs that take an array apart are slow to compile, too."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[0], mixture.params)
+
+
+@partial(compiled, runs_once=True)
+def _nothing(family, target):
+    return empty_mixture(family, target.dim, _FIRST_CAPACITY, target.dtype)
 
 
 def _num_active(mixture: Mixture) -> int:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from relbo._compiled import compiled
+from relbo._compiled import compiled, host_split
 from relbo.ascent import GradientAscent, NaturalAscent, kept_steps, lbfgs_evaluations, lbfgs_path
 from relbo.ascent.curvature import laplace_factor
 from relbo.choices import choose_name
@@ -30,6 +30,8 @@ _NUM_WALKS = 48  # as many as the oracle's modes by default, so that both run th
 _KEPT = 4
 _NUM_CURVED = 4
 _SCORE_DRAWS = 64
+_ANCHORINGS = 2
+"""A walk on a minibatch ends sqrt(N / n) posterior widths from the mode; anchored there, the next one ends near it."""
 
 
 class Preconditioner(eqx.Module):
@@ -106,7 +108,12 @@ def identity_map(target: AbstractTarget, kind: str) -> Whitened:
     """Coordinates shifted to the starting point, not scaled."""
     family = LocationScale(Normal(), _scale_of(kind, target.dim), _BOX)
     target = anchored(target, target.initial[0])
-    return Whitened(target, family, family.init(target.initial[0], jnp.ones(target.dim, target.dtype)))
+    return Whitened(target, family, _unit_member(family, np.asarray(target.initial)[0]))
+
+
+@partial(compiled, runs_once=True)
+def _unit_member(family, loc):
+    return family.init(loc, jnp.ones_like(loc))
 
 
 def find_map(
@@ -116,10 +123,14 @@ def find_map(
     start = identity_map(target, settings.kind)
     if settings.kind == "none":
         return start, 0
-    runner_key, race_key, low_rank_key = jax.random.split(key, 3)
+    runner_key, race_key, low_rank_key = host_split(key, 3)
     runners, num_path = _runners(runner_key, target, estimator.needs_gradient)
+    for walk_again in range(_ANCHORINGS if target.subsamples else 0):
+        target = anchored(target, runners[0][-1])  # the best end of a walk
+        runners, more = _runners(jax.random.fold_in(runner_key, walk_again), target, estimator.needs_gradient)
+        num_path += more
     draws = settings.num_draws if estimator.needs_gradient else max(256, 8 * target.dim)
-    target = anchored(target, runners[0][-1])  # the best end of a walk, if there were walks
+    target = anchored(target, runners[0][-1])
     ascent = NaturalAscent(settings.num_steps, draws)
     scale = Cholesky() if isinstance(start.family.scale, Cholesky) else Diagonal()
     family = LocationScale(Normal(), scale, _BOX)
@@ -142,17 +153,17 @@ def _scale_of(kind, dim):
 
 def _runners(key, target, differentiable):
     """Locations and factors of the normals that start the race, and the evaluations spent."""
-    point, dim = target.initial[0], target.dim
-    widths = jnp.asarray([1.0, 0.1, 10.0], target.dtype)
-    points = jnp.repeat(point[None], 3, axis=0)
+    dim = target.dim
+    widths = np.asarray([1.0, 0.1, 10.0], target.dtype)
+    points = np.repeat(np.asarray(target.initial)[:1], 3, axis=0)
     if not differentiable:
-        return (points, jnp.repeat(widths[:, None], dim, axis=1)), 0
+        return (points, np.repeat(widths[:, None], dim, axis=1)), 0
     locs, factors, cost = _curved(key, identity_map(target, "dense" if dim <= DENSE_LIMIT else "diagonal"))
     if factors is None:
-        factors = jnp.concatenate([widths, jnp.full(locs.shape[0], 0.1, target.dtype)])
-        return (jnp.concatenate([points, locs]), jnp.repeat(factors[:, None], dim, axis=1)), cost
-    plain = widths[:, None, None] * jnp.eye(dim, dtype=target.dtype)
-    return (jnp.concatenate([points, locs]), jnp.concatenate([plain, factors])), cost
+        factors = np.concatenate([widths, np.full(locs.shape[0], 0.1, target.dtype)])
+        return (np.concatenate([points, locs]), np.repeat(factors[:, None], dim, axis=1)), cost
+    plain = widths[:, None, None] * np.eye(dim, dtype=target.dtype)
+    return (np.concatenate([points, locs]), np.concatenate([plain, factors])), cost
 
 
 def _curved(key, target: Whitened):
@@ -161,19 +172,19 @@ def _curved(key, target: Whitened):
     The normals with the target's curvature that have the best ELBO among the points of several paths, and the best of
     those at an end.
     """
-    walk_key, score_key = jax.random.split(key)
+    walk_key, score_key = host_split(key, 2)
     initial = np.asarray(target.target.initial)[:_NUM_WALKS]
     num_around = _NUM_WALKS - initial.shape[0]
     centers = np.concatenate([initial, np.repeat(initial[:1], num_around, axis=0)])
     log_widths = np.append(np.full(initial.shape[0], -np.inf), np.full(num_around, -1.0)).astype(target.dtype)
     own = np.ones(_NUM_WALKS, bool)
-    paths = walk(walk_key, target, centers, log_widths, own)
+    paths = np.asarray(walk(walk_key, target, centers, log_widths, own))
     if target.dim > DENSE_LIMIT:
-        ends = np.asarray(paths[:, -1])
+        ends = paths[:, -1]
         heights = np.asarray(_heights(target, ends))
         best = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")[:_NUM_CURVED]
         return initial[0] + ends[best], None, walk_evaluations(_NUM_WALKS)
-    points = np.asarray(paths[: _NUM_WALKS // _KEPT]).reshape(_NUM_WALKS, target.dim)
+    points = paths[: _NUM_WALKS // _KEPT].reshape(_NUM_WALKS, target.dim)
     factors, scores = (np.asarray(part) for part in curvature(score_key, target, points))
     scores = np.where(np.isfinite(scores), scores, -np.inf)
     at_end = np.arange(_NUM_WALKS) % _KEPT == _KEPT - 1
@@ -193,9 +204,11 @@ def walk(key, target: Whitened, centers, log_widths, own) -> Float[Array, "num k
     the others in whitened ones: a far mode need not look round in the coordinates of another.
     """
 
+    now = target.subsample(key)
+
     def one(point, is_own):
         def height(at):
-            return target.target.log_density(jnp.where(is_own, at, target.unwhiten(at)))
+            return now.target.log_density(jnp.where(is_own, at, target.unwhiten(at)))
 
         path = lbfgs_path(height, point, _WALK_STEPS)[kept_steps(_WALK_STEPS, _KEPT)]
         return jnp.where(is_own, jax.vmap(target.whiten)(path), path)
@@ -216,9 +229,11 @@ def curvature(key, target: Whitened, points):
     """Laplace factors at points, and the ELBOs of the normals that they make."""
     noise = jax.random.normal(key, (_SCORE_DRAWS, target.dim), target.dtype)
 
+    now = target.subsample(key)
+
     def at(point):
-        factor = laplace_factor(target.log_density, point, target.twice_differentiable)
-        values = jax.vmap(target.log_density)(point + noise @ factor.T)
+        factor = laplace_factor(now.log_density, point, target.twice_differentiable)
+        values = jax.vmap(now.log_density)(point + noise @ factor.T)
         return factor, values.mean() + jnp.sum(jnp.log(jnp.diagonal(factor)))
 
     return map_chunks(at, points, max(1, min(2048, target.points_at_once) // target.dim))
@@ -272,13 +287,13 @@ def _tilted(key, whitened, ascent, estimator):
 
 def check_proper(target: AbstractTarget, family: LocationScale, params: LocationScaleParams) -> None:
     """Refuse a target whose log density does not fall off along some direction from the fitted normal."""
-    falls, directions = _falls(target, family, params)
-    flat = jnp.argmin(falls)
+    falls, directions = (np.asarray(part) for part in _falls(target, family, params))
+    flat = np.argmin(falls)
     if falls[flat] > 0:
         return
-    direction = jnp.abs(directions[flat])
+    direction = np.abs(directions[flat])
     names = target.coordinate_names()
-    worst = [names[i] for i in jnp.argsort(-direction)[:3].tolist() if direction[i] > 0.1 * direction.max()]
+    worst = [names[i] for i in np.argsort(-direction)[:3].tolist() if direction[i] > 0.1 * direction.max()]
     raise ValueError(
         "The log density is improper: it does not fall off in the direction of "
         f"{', '.join(worst)} (a million standard deviations away it is as high as at the center). "

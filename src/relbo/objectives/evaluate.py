@@ -96,10 +96,14 @@ class Comparison(eqx.Module):
 def compare(
     key: Key[Array, ""], target: AbstractTarget, old: Mixture, new: Mixture, params: PyTree, num_draws: int
 ) -> Comparison:
-    """All that an iteration measures. `old` and `new` have the same capacity; `params` is the proposal."""
+    """All that an iteration measures. `old` and `new` have the same capacity; `params` is the proposal.
+
+    The proposal draws half as often as all slots together, most of which are empty most of the time.
+    """
     num = old.capacity * num_draws
     points = _common_draws(key, old, new, params, num_draws)
-    used = jnp.concatenate([jnp.repeat(old.active, num_draws), jnp.repeat(new.active, num_draws), jnp.ones(num, bool)])
+    used = jnp.concatenate([jnp.repeat(old.active, num_draws), jnp.repeat(new.active, num_draws)])
+    used = jnp.concatenate([used, jnp.ones(points.shape[0] - 2 * num, bool)])
     old_ratios, new_ratios = _log_ratios(target, (old, new), points, used)
     before, after = _elbo_influence(old, old_ratios[:num]), _elbo_influence(new, new_ratios[num : 2 * num])
     std_err = _stratified_std_err(after.per_draw - before.per_draw, after.valid * before.valid)
@@ -108,18 +112,19 @@ def compare(
 
 
 def _common_draws(key, old: Mixture, new: Mixture, params: PyTree, num_draws: int) -> Float[Array, "num dim"]:
-    """Draws of every slot of `old`, of every slot of `new` by the same keys, and as many of the component `params`.
+    """Draws of every slot of `old`, of every slot of `new` by the same keys, half as many of the component `params`.
 
     One vmap draws them all, because every call of a random generator costs its time to compile.
     """
-    keys = jax.random.split(key, 2 * old.capacity)
-    repeated = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (old.capacity, *leaf.shape)), params)
+    capacity, extra = old.capacity, max(1, old.capacity // 2)
+    keys = jax.random.split(key, capacity + extra)
+    repeated = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (extra, *jnp.shape(leaf))), params)
     both = jax.tree.map(lambda *leaves: jnp.stack([jnp.concatenate([leaf, leaves[2]]) for leaf in leaves[:2]], 1),
                         old.params, new.params, repeated)  # fmt: skip
     draw = jax.vmap(lambda k, pair: jax.vmap(lambda one: old.family.sample(k, one, num_draws))(pair))
     draws = draw(keys, both)
-    of_old, of_new, of_component = draws[: old.capacity, 0], draws[: old.capacity, 1], draws[old.capacity :, 0]
-    return jnp.concatenate([of_old, of_new, of_component]).reshape(3 * old.capacity * num_draws, -1)
+    parts = (draws[:capacity, 0], draws[:capacity, 1], draws[capacity:, 0])
+    return jnp.concatenate(parts).reshape((2 * capacity + extra) * num_draws, -1)
 
 
 def _stratified(key, mixture, num_draws):
@@ -148,7 +153,8 @@ def _gap_evaluation(inside: Influence, component_ratios: Float[Array, " num"]) -
     value = outside.mean - inside.mean
     std_err = jnp.sqrt(outside.std_err_of_mean() ** 2 + inside.std_err_of_mean() ** 2)
     num_nan, num_zero = inside.num_nan + outside.num_nan, inside.num_zero + outside.num_zero
-    return Evaluation(Estimate(value, std_err, 2 * component_ratios.shape[0]), num_nan, num_zero)
+    num_draws = inside.valid.size + component_ratios.shape[0]
+    return Evaluation(Estimate(value, std_err, num_draws), num_nan, num_zero)
 
 
 def _truncated_mean(ratios: Float[Array, "stratum num"], weights: Float[Array, " stratum"]) -> Influence:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from relbo._compiled import compiled
+from relbo._compiled import compiled, host_split
 from relbo.ascent.base import masked_mean
 from relbo.families import DENSE_LIMIT
 from relbo.mixture import Mixture, map_chunks
@@ -57,14 +57,14 @@ def find_modes(key: Key[Array, ""], target: Whitened, family, starts: Starts) ->
     whitened ones, around the origin at widths from 1 to 300: what is far away is sought on the scale of the model and
     on that of the mode already found.
     """
-    walk_key, curvature_key = jax.random.split(key)
+    walk_key, curvature_key = host_split(key, 2)
     own = np.arange(starts.num_modes) % 2 == 0
     example = np.asarray(target.target.initial)[0]
     centers = np.where(own[:, None], example, np.zeros_like(example))
     log_widths = np.where(own, -0.5, 0.5).astype(target.dtype)
     if not target.differentiable:
         return _scattered_members(walk_key, target, family, centers, log_widths, own)
-    ends = walk(walk_key, target, centers, log_widths, own)[:, -1]
+    ends = np.asarray(walk(walk_key, target, centers, log_widths, own))[:, -1]
     if target.dim > DENSE_LIMIT:
         return _members(family, ends, None)
     return _members(family, ends, curvature(curvature_key, target, ends)[0])

@@ -11,7 +11,6 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from relbo.mixture import Mixture, map_chunks
@@ -67,7 +66,11 @@ class WeightProblem(eqx.Module):
 
     def gradient(self, weights: Float[Array, " capacity"]) -> Float[Array, " capacity"]:
         """g_i = E_i[log q_w - log p]; zero for slots that hold nothing, large for those without a single good draw."""
-        log_q = logsumexp(self.log_s + jnp.log(weights), axis=-1)
+        # Densities relative to the largest at each draw do not depend on the weights, so that XLA computes them once
+        # for all steps of a descent, and what is left of a step is a matrix product.
+        peak = jnp.max(jnp.where(self.usable, self.log_s, -jnp.inf), axis=-1)
+        relative = jnp.where(self.usable, jnp.exp(self.log_s - peak[..., None]), 0.0)
+        log_q = peak + jnp.log(jnp.maximum(relative @ weights, jnp.finfo(weights.dtype).tiny))
         total = jnp.sum(self.valid * jnp.where(self.valid > 0, log_q - self.log_p, 0.0), axis=1)
         solid = self.usable & (self.valid.sum(1) > 0)
         means = total / jnp.where(solid, self.valid.sum(1), 1.0)

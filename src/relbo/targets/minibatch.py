@@ -56,7 +56,8 @@ class Anchored(AbstractTarget):
 
     @property
     def initial(self):
-        return self.target.initial
+        """The target's, with the anchor, which is the better place to start, instead of the first."""
+        return self.target.initial.at[0].set(self.point)
 
     def log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         if self.batch is None:
