@@ -52,8 +52,8 @@ def test_public_names():
     names = """
         Adaptive Away Booster Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow GradientOracle LaplaceOracle
         LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds NaturalOracle Pairwise Posterior Preconditioner
-        RELBO Record Stalled Starts State diagnose families fit from_callable from_log_density make_booster objectives
-        oracles paper steps
+        RELBO Record Stalled Starts State diagnose families fit from_callable from_log_density from_pymc make_booster
+        objectives oracles paper steps
     """
     assert sorted(relbo.__all__) == sorted(names.split())
     assert all(hasattr(relbo, name) for name in relbo.__all__)
@@ -72,7 +72,8 @@ def test_import_is_light():
     """Importing relbo neither imports the extras nor starts a JAX backend."""
     code = (
         "import sys, relbo;"
-        "heavy = {'numpyro', 'arviz', 'matplotlib', 'sklearn', 'blackjax', 'scipy.stats'} & set(sys.modules);"
+        "extras = {'numpyro', 'pymc', 'pytensor', 'arviz', 'matplotlib', 'sklearn', 'blackjax', 'scipy.stats'};"
+        "heavy = extras & set(sys.modules);"
         "assert not heavy, heavy"
     )
     no_such_platform = os.environ | {"JAX_PLATFORMS": "no_such_platform"}  # any use of a backend would fail

@@ -12,7 +12,7 @@ from relbo.precondition import Preconditioner
 from relbo.settings import make_booster, paper
 from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, Pairwise
 from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Stalled
-from relbo.targets import from_callable, from_log_density
+from relbo.targets import from_callable, from_log_density, from_pymc
 from relbo.trace import Record
 
 __version__ = "0.1.0"
@@ -48,6 +48,7 @@ __all__ = [
     "fit",
     "from_callable",
     "from_log_density",
+    "from_pymc",
     "make_booster",
     "objectives",
     "oracles",

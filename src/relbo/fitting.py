@@ -13,7 +13,7 @@ from relbo.posterior import Posterior
 from relbo.progress import progress
 from relbo.settings import make_booster
 from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxIterations, Stalled
-from relbo.targets import AbstractTarget
+from relbo.targets import as_target
 from relbo.trace import Record
 
 MAX_NAN_FRACTION = 0.1
@@ -32,7 +32,7 @@ def fit(
     start: Posterior | None = None,
     **settings: Any,
 ) -> Posterior:
-    r"""Fit a mixture to a target: whiten, boost, stop by the duality gap, polish.
+    r"""Fit a mixture to a target, or to a PyMC model: whiten, boost, stop by the duality gap, polish.
 
     There are at most `max_components`, 32 by default. `stop` replaces the other rules, `GapBelow()` and `Stalled()` by
     default. `settings` are those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine,
@@ -47,7 +47,8 @@ def fit(
     """
     _check_settings(settings)
     limit = _checked_limit(max_components)
-    if start is not None and not settings and isinstance(target, AbstractTarget):
+    target = as_target(target)
+    if start is not None and not settings:
         booster = eqx.tree_at(lambda b: b.target, start.booster, target)
     else:
         booster = make_booster(target, **settings)

@@ -14,7 +14,7 @@ from relbo.objectives import ESTIMATORS, RELBO, AbstractEstimator, AbstractObjec
 from relbo.oracles import AbstractOracle, AscentOracle, GradientOracle, LaplaceOracle, NaturalOracle, Starts
 from relbo.precondition import Preconditioner
 from relbo.steps import STEPS, AbstractStep
-from relbo.targets import AbstractTarget
+from relbo.targets import as_target
 
 OBJECTIVES: dict[str, AbstractObjective] = {"finite_step": FiniteStep(), "relbo": RELBO()}
 ORACLES: dict[str, AbstractOracle] = {
@@ -30,7 +30,7 @@ _SCORE_DRAWS = 256  # per component and step: values carry far less than gradien
 
 
 def make_booster(
-    target: AbstractTarget,
+    target: Any,
     *,
     family: str | AbstractFamily = "normal",
     objective: str | AbstractObjective = "finite_step",
@@ -47,11 +47,7 @@ def make_booster(
     without gradient gets the score-function estimator. A component is kept if it improves the ELBO by `min_improvement`
     nats (1e-4; with the fixed step, which is not monotone, all are kept).
     """
-    if not isinstance(target, AbstractTarget):
-        raise ValueError(
-            f"target must be a relbo target, got {type(target).__name__}. "
-            "Make one with relbo.from_log_density(f, example) or relbo.from_callable(f, dim)."
-        )
+    target = as_target(target)
     chosen_family = resolve_family(family, target.dim)
     natural = "natural" if has_geometry(chosen_family) else "gradient"
     chosen_estimator = _estimator(target, estimator)

@@ -1,0 +1,20 @@
+"""What a user may pass where a target is wanted."""
+
+import sys
+from typing import Any
+
+from relbo.targets.base import AbstractTarget
+from relbo.targets.pymc_target import from_pymc
+
+
+def as_target(model: Any) -> AbstractTarget:
+    """A target as it is, and a PyMC model as its target. pymc is not imported to find out."""
+    if isinstance(model, AbstractTarget):
+        return model
+    pymc = sys.modules.get("pymc")
+    if pymc is not None and isinstance(model, pymc.Model):
+        return from_pymc(model)
+    raise ValueError(
+        f"target must be a relbo target, got {type(model).__name__}. Make one with relbo.from_log_density(f, example) "
+        "or relbo.from_callable(f, dim), or pass a PyMC model."
+    )
