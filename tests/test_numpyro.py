@@ -254,7 +254,6 @@ def bad_nowhere(y):
         (lambda: relbo.from_numpyro(bad_global_discrete, Y, 5), ValueError, "'group' lies outside the subsampled"),
         (lambda: relbo.from_numpyro(bad_nowhere, Y), ValueError, "is nan .*31 points"),
         (lambda: relbo.from_numpyro(logistic, {1, 2}), TypeError, "type set, which is neither an array nor hashable"),
-        (lambda: relbo.from_numpyro("model"), TypeError, "a function, got str"),
         (
             lambda: relbo.from_numpyro(logistic, X, Y).with_data(X[:5], Y[:5]),
             ValueError,

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from relbo._require import require
-from relbo.targets.pymc_ops import jax_backend, replacements
+from relbo.targets.pymc_ops import jax_backend, log, log_erfc, replacements
 
 Function = Callable[..., list[Any]]
 
@@ -44,7 +44,7 @@ class Graphs:
         self._refuse_unscaled()
         terms = self._log_density_terms
         shared = _shared([*terms, *self._constrained, *self._unconstrained[1], *self._all_rows([])])
-        _refuse_random(shared)
+        _refuse_unusual(shared)
         self.shared = [variable for variable in shared if not _may_be_size(variable)]
         self.shared += [variable for variable in model.data_vars if _is_array(variable) and variable not in shared]
         self.sizes = [(variable, variable.get_value()) for variable in shared if _may_be_size(variable)]
@@ -215,8 +215,10 @@ def _translate(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., A
     graph = require("pytensor.graph.fg", extra="pymc").FunctionGraph(inputs, outputs, clone=True)
     mode = require("pytensor.compile.mode", extra="pymc").JAX
     _drop_idle_checks(graph)
-    # XLA fuses by itself, and fused nodes would hide the functions that are replaced below.
-    mode.including("local_check_parameter_to_ninf_switch").excluding("fusion").optimizer.rewrite(graph)
+    # XLA fuses by itself, and fused nodes would hide the functions that are replaced below; PyTensor's own way with
+    # log(erfc(x)) is made for the dtype of the graph, which need not be that of the program.
+    mode = mode.including("local_check_parameter_to_ninf_switch").excluding("fusion", "local_log_erfc")
+    mode.optimizer.rewrite(graph)
     _replace_functions(graph)
     with warnings.catch_warnings(), jax.ensure_compile_time_eval():
         warnings.filterwarnings("ignore", message="Skipping .* Op")  # assertions, which JAX has no place for
@@ -251,13 +253,16 @@ def _scalar_op(variable: Any) -> Any:
 def _replace_functions(graph: Any) -> None:
     """Put our functions where PyTensor's are. Those inside a `scan` stay as they are."""
     jax_op = require("pytensor.link.jax.ops", extra="pymc").JAXOp
+    erfc = require("pytensor.scalar.math", extra="pymc").Erfc
     functions = replacements()
     for node in graph.toposort():
-        function = functions.get(type(getattr(node.op, "scalar_op", node.op)))
+        function, inputs = functions.get(type(getattr(node.op, "scalar_op", node.op))), node.inputs
+        if function is log and isinstance(_scalar_op(inputs[0]), erfc):
+            function, inputs = log_erfc, inputs[0].owner.inputs
         if function is not None:
             (old,) = node.outputs
-            op = jax_op([each.type for each in node.inputs], [old.type], _returning_tuple(function))
-            graph.replace(old, op(*node.inputs))
+            op = jax_op([each.type for each in inputs], [old.type], _returning_tuple(function))
+            graph.replace(old, op(*inputs))
 
 
 def _returning_tuple(function: Callable[..., Any]) -> Callable[..., tuple[Any]]:
@@ -306,20 +311,20 @@ def _is_array(variable: Any) -> bool:
 
 
 def _may_be_size(variable: Any) -> bool:
-    """JAX has to know sizes when it traces, and PyMC holds those of its dims as shared integers.
-
-    Sparse matrices become constants too: JAX arrays they are not.
-    """
-    return not _is_array(variable) or (variable.ndim == 0 and variable.dtype.startswith(("int", "uint")))
+    """JAX has to know sizes when it traces, and PyMC holds those of its dims as shared integers."""
+    return variable.ndim == 0 and variable.dtype.startswith(("int", "uint"))
 
 
-def _refuse_random(shared: Sequence[Any]) -> None:
+def _refuse_unusual(shared: Sequence[Any]) -> None:
     kind = require("pytensor.tensor.random.type", extra="pymc").RandomType
     if any(isinstance(variable.type, kind) for variable in shared):
         raise ValueError(
             "the model draws random numbers outside its named random variables (for instance a .dist() inside a "
             "pm.Deterministic or pm.Potential), so it has no fixed log density. Give them names, or leave them out."
         )
+    other = [str(variable) for variable in shared if not _is_array(variable)]
+    if other:
+        raise ValueError(f"the shared variables {', '.join(other)} are not dense arrays. Make them dense for JAX.")
 
 
 def _depends(outputs: Sequence[Any], inputs: set[Any]) -> bool:

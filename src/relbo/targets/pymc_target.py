@@ -182,21 +182,22 @@ class PyMCTarget(AbstractTarget):
     def _in_model(self, new_data: Mapping[str, Any] | None = None) -> Iterator[None]:
         """The model holds this target's data and labels, with `new_data` instead of some; afterwards, its own again."""
         model = self.graphs.model
-        variables = [*self.graphs.shared, *(variable for variable, _ in self.graphs.sizes)]
-        values = [*map(np.asarray, self.data), *(value for _, value in self.graphs.sizes)]
-        before = [variable.get_value() for variable in variables], dict(model.coords)
+        lengths = {model.dim_lengths[name]: each if isinstance(each, int) else len(each) for name, each in self.labels}
+        own = dict(zip(self.graphs.shared, self.data, strict=True)) | dict(self.graphs.sizes)
+        own |= {variable: length for variable, length in lengths.items() if hasattr(variable, "set_value")}
         labels = {name: each if isinstance(each, tuple) else None for name, each in self.labels}
+        before = {variable: variable.get_value() for variable in own}, dict(model.coords)
         try:
-            _put(model, variables, values, labels)
+            _put(model, own, labels)
             for name, value in (new_data or {}).items():
                 _replace_data(model, name, np.asarray(value))
             yield
         finally:
-            _put(model, variables, *before)
+            _put(model, *before)
 
 
-def _put(model: Any, variables: Sequence[Any], values: Sequence[Any], labels: Mapping[str, Any]) -> None:
-    for variable, value in zip(variables, values, strict=True):
+def _put(model: Any, values: Mapping[Any, Any], labels: Mapping[str, Any]) -> None:
+    for variable, value in values.items():
         variable.set_value(np.asarray(value, variable.dtype))
     model.coords.update(labels)
 
