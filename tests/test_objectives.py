@@ -185,6 +185,11 @@ def exact_gradient(name):
     return integrate(weight * noise * residual), -integrate(weight * (noise**2 - 1) * residual)
 
 
+def noise_for(key, num_draws, params):
+    """As an ascent makes it, for one component."""
+    return NaturalAscent(1, num_draws)._noise(key, jax.tree.map(lambda leaf: leaf[None], params))[0]
+
+
 @functools.cache
 def gradients(name):
     """For each estimator, replications of (slope, curvature): natural statistics, and from the surrogate's gradient."""
@@ -195,7 +200,7 @@ def gradients(name):
 
     def natural(key, estimator):
         residual = proposal_residual(target, mixture, objective, params, iteration)
-        seen = _statistics(key, NaturalAscent(1, FEW), FULL, estimator, params, residual, weight)
+        seen = _statistics(noise_for(key, FEW, params), FULL, estimator, params, residual, weight)
         return jnp.stack([seen.slope[0], seen.curvature[0, 0]])
 
     def surrogate(key, estimator):
@@ -240,7 +245,7 @@ def test_sticking_the_landing_is_zero_at_the_target():
         residual = mixture_residual(target, mixture)
         slopes = jax.vmap(jax.grad(residual))(mixture.sample(key, 100))
         one = mixture.component(0)
-        seen = _statistics(key, NaturalAscent(1, 32), FULL, StickingTheLanding(), one, residual, jnp.ones(()))
+        seen = _statistics(noise_for(key, 32, one), FULL, StickingTheLanding(), one, residual, jnp.ones(()))
         return slopes, seen.slope, seen.curvature
 
     for statistic in look(target_of("two_blobs"), mixture, jax.random.key(0)):
@@ -334,14 +339,16 @@ def test_the_elbo_of_a_mixture_has_an_honest_error(replicated):
 def test_the_objective_an_ascent_reports_has_an_honest_error(shifted_normals):
     """Antithetic pairs are not independent: of a residual that is even in the noise, half of the draws are copies."""
     m, mixture, _, target = shifted_normals
-    scale, ascent = 1.3, NaturalAscent(1, 2048)  # many draws: the square of a normal is skewed
+    scale, num_draws = 1.3, 2048  # many draws: the square of a normal is skewed
     params = FULL.init(jnp.full(1, m), jnp.full(1, scale))
     residual = proposal_residual(target, mixture, ELBO(), params, jnp.asarray(0))
 
     @jax.jit
     @jax.vmap
     def replicate(key):
-        seen = _statistics(key, ascent, FULL, StickingTheLanding(), params, residual, jnp.ones(()))
+        seen = _statistics(
+            noise_for(key, num_draws, params), FULL, StickingTheLanding(), params, residual, jnp.ones(())
+        )
         return seen.value, seen.std_err
 
     values, std_errs = replicate(keys(500, seed=5))

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 
 import equinox as eqx
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, ArrayLike, Int, Key, PyTree
 
 from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
@@ -39,7 +39,7 @@ class AbstractOracle(eqx.Module):
         modes: PyTree,
         objective: AbstractObjective,
         estimator: AbstractEstimator,
-        iteration: Int[Array, ""],
+        iteration: Int[ArrayLike, ""],
     ) -> Proposal:
         """The best component found, given the mixture so far and the modes known."""
 
