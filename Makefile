@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint quality clean
+.PHONY: demo test lint quality bench clean
 
 demo: $(STAMP)
 	$(VENV)/bin/python demo/run.py
@@ -17,6 +17,11 @@ lint: $(STAMP)
 
 quality: $(STAMP)
 	$(VENV)/bin/python benchmarks/quality.py
+
+bench: $(STAMP)
+	$(VENV)/bin/python benchmarks/doors.py
+	$(VENV)/bin/python benchmarks/doors.py --x64
+	$(VENV)/bin/python benchmarks/cold_start.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache
