@@ -1,6 +1,7 @@
 """A posterior as ArviZ's InferenceData (or, from ArviZ 1 on, an xarray DataTree)."""
 
 import datetime
+import importlib.metadata
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -177,15 +178,13 @@ def _axes(name: str, shape: tuple[int, ...], dims, arrays, coords) -> list[str]:
 
 
 def _attributes(posterior: Posterior, k_hat: float) -> dict[str, Any]:
-    from relbo import __version__
-
     booster = posterior.booster
     parts = ("family", "objective", "oracle", "step_rule", "estimator", "refinement", "preconditioner")
     settings = {part: " ".join(repr(getattr(booster, part)).split()) for part in parts}
     gaps = [record.gap for record in posterior.trace if record.gap is not None]
     attributes = {
         "inference_library": "relbo",
-        "inference_library_version": __version__,
+        "inference_library_version": importlib.metadata.version("relbo"),
         "jax_version": jax.__version__,
         "created_at": datetime.datetime.now(datetime.UTC).isoformat(),
         "settings": json.dumps(settings),
