@@ -3,6 +3,7 @@
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -18,7 +19,12 @@ from relbo.targets.layout import Layout, read_example
 from relbo.targets.pymc_graphs import Graphs, graphs_of
 from relbo.targets.starts import NUM_DRAWS, starting_points
 
-Labels = tuple[tuple[str, int | tuple[Any, ...]], ...]
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of every dim, or its length if it has none. (Equinox would complain of NumPy scalars in a bare tuple.)"""
+
+    of_dims: tuple[tuple[str, int | tuple[Any, ...]], ...]
 
 
 class PyMCTarget(AbstractTarget):
@@ -101,7 +107,9 @@ class PyMCTarget(AbstractTarget):
         }
 
     def coords(self) -> dict[str, np.ndarray]:
-        return {name: np.arange(each) if isinstance(each, int) else np.array(each) for name, each in self.labels}
+        return {
+            name: np.arange(each) if isinstance(each, int) else np.array(each) for name, each in self.labels.of_dims
+        }
 
     def log_likelihood(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         terms = self.graphs.log_likelihood(self._values(z), self.data)
@@ -182,10 +190,12 @@ class PyMCTarget(AbstractTarget):
     def _in_model(self, new_data: Mapping[str, Any] | None = None) -> Iterator[None]:
         """The model holds this target's data and labels, with `new_data` instead of some; afterwards, its own again."""
         model = self.graphs.model
-        lengths = {model.dim_lengths[name]: each if isinstance(each, int) else len(each) for name, each in self.labels}
+        lengths = {
+            model.dim_lengths[name]: each if isinstance(each, int) else len(each) for name, each in self.labels.of_dims
+        }
         own = dict(zip(self.graphs.shared, self.data, strict=True)) | dict(self.graphs.sizes)
         own |= {variable: length for variable, length in lengths.items() if hasattr(variable, "set_value")}
-        labels = {name: each if isinstance(each, tuple) else None for name, each in self.labels}
+        labels = {name: each if isinstance(each, tuple) else None for name, each in self.labels.of_dims}
         before = {variable: variable.get_value() for variable in own}, dict(model.coords)
         try:
             _put(model, own, labels)
@@ -290,9 +300,8 @@ def _translated(model: Any, dtype: np.dtype[Any]) -> Graphs:
 
 
 def _read_labels(graphs: Graphs) -> Labels:
-    """The labels of every dim, or its length if it has none."""
     pairs = zip(graphs.model.coords.items(), graphs.dim_lengths(), strict=True)
-    return tuple((name, int(length) if labels is None else tuple(labels)) for (name, labels), length in pairs)
+    return Labels(tuple((name, int(length) if labels is None else tuple(labels)) for (name, labels), length in pairs))
 
 
 def _data_array(value: Any, dtype: np.dtype[Any]) -> Array:
