@@ -22,7 +22,7 @@ from relbo.targets.starts import NUM_DRAWS, starting_points
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of every dim, or its length if it has none. (Equinox would complain of NumPy scalars in a bare tuple.)"""
+    """The labels of every dim, or its length if it has none. (Equinox objects to NumPy scalars in a bare tuple.)"""
 
     of_dims: tuple[tuple[str, int | tuple[Any, ...]], ...]
 
