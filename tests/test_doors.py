@@ -4,9 +4,15 @@ import importlib.util
 import pathlib
 import sys
 
+import arviz as az
 import jax
+import matplotlib
 import numpy as np
 import pytest
+
+import relbo
+
+matplotlib.use("Agg")
 
 PATH = pathlib.Path(__file__).parent.parent / "benchmarks" / "door_models.py"
 
@@ -44,3 +50,18 @@ def test_log_densities_agree_to_rounding(name):
         assert spread < 1e-8 * np.abs(reference).max(), door_name
         if name == "logistic 5,000 x 20":
             assert np.abs(difference).max() < 1e-8 * np.abs(reference).max(), door_name
+
+
+@pytest.mark.parametrize("door_name", ["NumPyro", "PyMC", "Stan"])
+def test_arviz_takes_the_draws_of_every_door(door_name, tmp_path):
+    target = door_models.SCHOOLS.doors[door_name].target()
+    posterior = relbo.fit(target, max_components=1, progress_bar=False)
+    data = relbo.to_arviz(posterior, num_draws=500)
+    assert data.posterior["theta"].shape == (1, 500, 8)
+    assert "theta[7]" in az.summary(data, var_names=["mu", "tau", "theta"]).index
+    assert np.isfinite(az.loo(data).elpd_loo)
+    az.plot_pair(data, var_names=["mu", "tau"])
+    az.to_netcdf(data, str(tmp_path / "fit.nc"))
+    assert az.from_netcdf(str(tmp_path / "fit.nc")).posterior["theta"].shape == (1, 500, 8)
+    if door_name == "Stan":
+        assert "log_lik" not in data.posterior and "log_lik" in data.log_likelihood
