@@ -20,8 +20,9 @@ def test_diagnose_measures_the_known_truth(posterior):
     found = relbo.diagnose(posterior, num_draws=4000, seed=5)
     assert within(found.log_z.value, found.log_z.std_err, TWO_MODES.log_z, rounding=1e-5)
     assert found.elbo.value <= found.log_z.value + 1e-6
-    assert found.k_hat < 0.7
-    assert 0 < found.ess <= 4000.5
+    # k-hat knows the shape of the ratios' tail and not their size: of a fit as good as this one it says little.
+    assert math.isfinite(found.k_hat)
+    assert 0.9 * 4000 < found.ess <= 4000.5
     text = str(found)
     assert "ELBO" in text and "k-hat" in text and "+-" in text and found.verdict in text
     assert relbo.diagnose(posterior, num_draws=4000, seed=5) == found
