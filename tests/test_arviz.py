@@ -122,4 +122,6 @@ def test_a_data_tree_where_arviz_has_no_inference_data(posterior, monkeypatch):
 def test_an_axis_named_as_a_variable_is_renamed():
     arrays = {"x": np.zeros((1, 2, 3)), "y": np.zeros((1, 2, 3))}
     assert arviz_export._axes("y", (3,), {"y": ("x",)}, arrays, {}) == ["x_dim"]
+    assert arviz_export._axes("y", (3,), {"y": ("row", "y_dim_1")}, arrays, {}) == ["row"]
+    assert [arviz_export._export_name(name) for name in ("scope/mu", "draw", "x")] == ["scope.mu", "draw_", "x"]
     assert arviz_export._axes("y", (3,), {"y": ("row",)}, arrays, {"row": np.arange(5)}) == ["y_dim_0"]

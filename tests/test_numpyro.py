@@ -1,5 +1,7 @@
 """The NumPyro door: densities against NumPyro's and hand-written ones, minibatches, enumeration, data as leaves."""
 
+import functools
+import pickle
 import warnings
 
 import jax
@@ -214,6 +216,83 @@ def test_prediction(fitted):
     assert prior["theta"].shape == (20, 8) and predictive["effect"].shape == (20, 8)
 
 
+def plain(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+
+def regression(x, y=None, batch_size=None):
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    with numpyro.plate("row", x.shape[0], subsample_size=batch_size) as rows:
+        numpyro.sample("y", dist.Normal(slope * x[rows], 1), obs=None if y is None else y[rows])
+
+
+def test_predictions_have_the_shape_of_the_data():
+    """A likelihood outside a plate is as wide as its data; a subsampled plate predicts all rows, also of new data."""
+    draws = {"mu": np.zeros(3), "slope": np.zeros(3)}
+    assert relbo.from_numpyro(plain, Y).predict(draws, 0)["y"].shape == (3, NUM_ROWS)
+    prior, predictive = relbo.from_numpyro(plain, Y).sample_prior(5, 0)
+    assert prior["mu"].shape == (5,) and predictive["y"].shape == (5, NUM_ROWS)
+    target = relbo.from_numpyro(regression, X[:, 0], Y, 10)
+    assert target.predict(draws, 0)["y"].shape == (3, NUM_ROWS)
+    assert target.predict(draws, 0, X[:12, 0], None, 10)["y"].shape == (3, 12)
+
+
+def test_conditioned_sites_are_predicted_and_not_repeated():
+    conditioned = handlers.condition(regression, data={"y": Y})
+    predicted = relbo.from_numpyro(conditioned, X[:, 0]).predict({"slope": np.full(2, 3.0)}, 0, 100 * X[:, 0])["y"]
+    np.testing.assert_allclose(predicted[0], 300 * X[:, 0], atol=6)
+
+
+def with_factor(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    with numpyro.plate("row", y.shape[0]), handlers.mask(mask=y > 0):
+        numpyro.factor("penalty", -(mu**2))
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+
+def test_a_factor_in_a_plate_is_no_observation():
+    target = relbo.from_numpyro(with_factor, Y)
+    assert list(target.log_likelihood(jnp.zeros(1))) == ["y"] and list(target.observed_data()) == ["y"]
+    assert list(target.predict({"mu": np.zeros(2)}, 0)) == ["y"]
+
+
+def test_a_target_survives_pickling():
+    target = relbo.from_numpyro(plain, Y)
+    again = pickle.loads(pickle.dumps(target))
+    assert again.log_density(jnp.ones(1)) == target.log_density(jnp.ones(1))
+
+
+def with_key(y, key):
+    mu = numpyro.sample("mu", dist.Normal(jax.random.normal(key), 1))
+    numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+
+def test_random_keys_may_be_arguments():
+    target = relbo.from_numpyro(with_key, Y, jax.random.key(3))
+    assert target.constant_data() == {} and np.isfinite(target.log_density(jnp.zeros(1)))
+
+
+def looks_at_its_data(group, y):
+    with numpyro.plate("group", len(np.unique(group))):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(mu[group], 1), obs=y)
+
+
+def test_a_model_that_needs_plain_numbers_gets_them_bound():
+    group = np.arange(NUM_ROWS) % 4
+    with pytest.raises(jax.errors.TracerArrayConversionError) as caught:
+        relbo.from_numpyro(looks_at_its_data, group, Y)
+    assert "functools.partial(model, group=group)" in "".join(caught.value.__notes__)
+    assert relbo.from_numpyro(functools.partial(looks_at_its_data, group), Y).dim == 4
+
+
+def bad_delta(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    double = numpyro.sample("double", dist.Delta(2 * mu))
+    numpyro.sample("y", dist.Normal(double, 1), obs=y)
+
+
 def bad_no_latents(y):
     numpyro.sample("y", dist.Normal(0, 1), obs=y)
 
@@ -250,6 +329,10 @@ def bad_nowhere(y):
         (lambda: relbo.from_numpyro(bad_no_latents, Y), ValueError, "no continuous latent sites.*y \\(observed\\)"),
         (lambda: relbo.from_numpyro(bad_poisson), ValueError, "'count' is discrete \\(Poisson\\).*Marginalise"),
         (lambda: relbo.from_numpyro(bad_local, Y, 5), ValueError, "'theta' lies inside the subsampled plate 'row'"),
+        (lambda: relbo.from_numpyro(bad_delta, Y), ValueError, "'double' is a point mass.*deterministic"),
+        (lambda: relbo.from_numpyro(plain, np.ma.masked_equal(Y, 0)), TypeError, "masked array.*obs_mask"),
+        (lambda: relbo.from_numpyro(plain, np.array(["a", "b"])), TypeError, "dtype <U1.*integers"),
+        (lambda: relbo.from_numpyro(everything, Y[:5]).sample_prior(3, 0), ValueError, "prior cannot be sampled"),
         (lambda: relbo.from_numpyro(bad_param), ValueError, "numpyro.param site, 'loc'.*prior"),
         (lambda: relbo.from_numpyro(bad_global_discrete, Y, 5), ValueError, "'group' lies outside the subsampled"),
         (lambda: relbo.from_numpyro(bad_nowhere, Y), ValueError, "is nan .*31 points"),

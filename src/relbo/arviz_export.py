@@ -149,7 +149,7 @@ def _assemble(target, sampled: dict[str, Any], fixed: dict[str, Any], attributes
         variables = {}
         for name, value in arrays.items():
             axes = _axes(name, np.shape(value)[len(leading) :], dims, arrays, coords)
-            variables[name] = ((*leading, *axes), value)
+            variables[_export_name(name)] = ((*leading, *axes), value)
         sizes = {
             axis: size for axes, value in variables.values() for axis, size in zip(axes, np.shape(value), strict=True)
         }
@@ -164,16 +164,22 @@ def _assemble(target, sampled: dict[str, Any], fixed: dict[str, Any], attributes
     return xarray.DataTree.from_dict({"/": xarray.Dataset(attrs=attributes), **groups})
 
 
+def _export_name(name: str) -> str:
+    """Files and trees use slashes for groups, and ArviZ calls the first axes chain and draw."""
+    return f"{name}_" if name in ("chain", "draw") else name.replace("/", ".")
+
+
 def _axes(name: str, shape: tuple[int, ...], dims, arrays, coords) -> list[str]:
     """A name for every axis of a variable: the model's where its length fits, else `name_dim_0` as ArviZ would."""
     given = dims.get(name, ())
     axes = []
     for axis, size in enumerate(shape):
-        label = given[axis] if len(given) == len(shape) else f"{name}_dim_{axis}"
-        if label in arrays:  # xarray keeps the name of a variable from its axes
+        # A log likelihood has the batch axes of its variable, without those of the event.
+        label = _export_name(given[axis] if axis < len(given) else f"{name}_dim_{axis}")
+        if label in map(_export_name, arrays):  # xarray keeps the name of a variable from its axes
             label = f"{label}_dim"
         fits = label not in coords or len(coords[label]) == size
-        axes.append(label if fits and label not in axes else f"{name}_dim_{axis}")
+        axes.append(label if fits and label not in axes else _export_name(f"{name}_dim_{axis}"))
     return axes
 
 

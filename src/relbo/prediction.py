@@ -8,7 +8,7 @@ from relbo.posterior import Posterior
 
 
 def predict(
-    posterior: Posterior, *args: Any, num_draws: int = 1000, seed: int = 0, **kwargs: Any
+    posterior: Posterior, /, *args: Any, num_draws: int = 1000, seed: int = 0, **kwargs: Any
 ) -> dict[str, np.ndarray]:
     """Draws of the observed variables given draws of the posterior: name to array behind an axis of draws.
 

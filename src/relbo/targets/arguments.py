@@ -15,12 +15,12 @@ class Arguments:
 
     treedef: jax.tree_util.PyTreeDef
     static: tuple[Any, ...]
-    """Leaf by leaf; None where there is an array."""
+    """Leaf by leaf; `"array"` where there is one."""
 
     def fill(self, arrays: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these arrays in their places."""
         rest = iter(arrays)
-        leaves = [next(rest) if leaf is _ARRAY else leaf.value for leaf in self.static]
+        leaves = [leaf.value if isinstance(leaf, _Fixed) else next(rest) for leaf in self.static]
         return jax.tree.unflatten(self.treedef, leaves)
 
 
@@ -45,7 +45,8 @@ def split_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Argu
     static: list[Any] = []
     arrays: list[Array] = []
     for path, leaf in leaves:
-        if isinstance(leaf, jax.Array | np.ndarray) and _is_numeric(leaf):
+        if isinstance(leaf, jax.Array | np.ndarray):
+            _check_numeric(path, leaf)
             static.append(_ARRAY)
             # A copy: what the user does to the data later must not reach the target.
             arrays.append(leaf if isinstance(leaf, jax.Array) else jax.device_put(np.array(leaf)))
@@ -56,8 +57,18 @@ def split_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Argu
     return Arguments(treedef, tuple(static)), arrays
 
 
-def _is_numeric(leaf: Any) -> bool:
-    return leaf.dtype.kind in "biufc" or jnp.issubdtype(leaf.dtype, jnp.floating) or isinstance(leaf, jax.Array)
+def _check_numeric(path: Any, leaf: Any) -> None:
+    where = jax.tree_util.keystr(path[1:])
+    if np.ma.is_masked(leaf):
+        raise TypeError(
+            f"the model's argument {where} is a masked array, and JAX knows no masks. Pass values and mask, for "
+            "numpyro.sample(..., obs_mask=mask), or leave the masked rows out."
+        )
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "biufc" and not jnp.issubdtype(leaf.dtype, jnp.floating):
+        raise TypeError(
+            f"the model's argument {where} is an array of dtype {leaf.dtype}, which is not numeric. "
+            "Encode strings and categories as integers."
+        )
 
 
 def _check_hashable(path: Any, leaf: Any) -> None:

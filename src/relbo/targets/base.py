@@ -74,7 +74,7 @@ class AbstractTarget(eqx.Module):
     def constant_data(self) -> dict[str, np.ndarray]:
         return {}
 
-    def predict(self, draws: PyTree, seed: int, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
+    def predict(self, draws: PyTree, seed: int, /, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
         """Posterior predictive draws: one for every draw of `constrain`'s values, stacked along a leading axis.
 
         `args` and `kwargs` replace the data of the model, where the front end can do so.

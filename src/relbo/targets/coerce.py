@@ -15,6 +15,7 @@ def as_target(model: Any) -> AbstractTarget:
     if pymc is not None and isinstance(model, pymc.Model):
         return from_pymc(model)
     raise ValueError(
-        f"target must be a relbo target, got {type(model).__name__}. Make one with relbo.from_log_density(f, example) "
-        "or relbo.from_callable(f, dim), or pass a PyMC model."
+        f"target must be a relbo target or a PyMC model, got {type(model).__name__}. Make one with "
+        "relbo.from_numpyro(model, *args), relbo.from_stan(program, data), relbo.from_log_density(f, example) or "
+        "relbo.from_callable(f, dim)."
     )

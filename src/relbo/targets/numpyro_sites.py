@@ -13,12 +13,13 @@ import jax
 import numpy as np
 from jaxtyping import Array
 from numpyro import handlers
-from numpyro.distributions import Unit, biject_to
+from numpyro.distributions import Delta, biject_to
 from numpyro.infer import init_to_uniform
 
 from relbo._require import require
 from relbo.targets.arguments import Arguments
-from relbo.targets.checks import shorten
+from relbo.targets.checks import UNTRACEABLE, shorten
+from relbo.targets.numpyro_handlers import innermost, is_factor
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,18 @@ class Facts:
 
 
 def read_model(model: Callable[..., Any], arguments: Arguments, arrays: list[Array]) -> Facts:
-    """Trace the model abstractly with these arguments.
+    """What the model holds, having checked that it can be fitted.
 
     Raises:
         ValueError: for a model that has nothing to infer, or something that cannot be inferred.
     """
+    facts = read_sites(model, arguments, arrays)
+    _check(facts)
+    return facts
+
+
+def read_sites(model: Callable[..., Any], arguments: Arguments, arrays: list[Array]) -> Facts:
+    """What the model holds, from one abstract trace with these arguments."""
     facts: list[Facts] = []
 
     def look(arrays: list[Array]) -> None:
@@ -112,8 +120,15 @@ def read_model(model: Callable[..., Any], arguments: Arguments, arrays: list[Arr
         seeded = handlers.substitute(handlers.seed(model, jax.random.key(0)), substitute_fn=init_to_uniform)
         facts.append(_read_trace(handlers.trace(seeded).get_trace(*args, **kwargs)))
 
-    jax.eval_shape(look, arrays)
-    _check(facts[0])
+    try:
+        jax.eval_shape(look, arrays)
+    except (*UNTRACEABLE, TypeError) as error:
+        error.add_note(
+            "(Arrays among the model's arguments are traced by JAX. If the model needs one as plain numbers, for the "
+            "size of a plate, np.unique or np.isnan, bind it: "
+            "relbo.from_numpyro(functools.partial(model, group=group), y).)"
+        )
+        raise
     return facts[0]
 
 
@@ -142,10 +157,15 @@ def _read_site(name: str, site: dict[str, Any]) -> Site:
         return Site(name, "deterministic", shape, (), 0, frames)
     fn = site["fn"]
     if site["is_observed"]:
-        return Site(name, "factor" if isinstance(fn, Unit) else "observed", shape, (), fn.event_dim, frames)
+        return Site(name, "factor" if is_factor(fn) else "observed", shape, (), fn.event_dim, frames)
     if fn.support.is_discrete:
         _check_enumerable(name, fn)
         return Site(name, "discrete", shape, (), fn.event_dim, frames)
+    if isinstance(innermost(fn), Delta):
+        raise ValueError(
+            f"the latent site {name!r} is a point mass (Delta), which has no density to fit. Write "
+            f"numpyro.deterministic({name!r}, value) instead."
+        )
     return Site(name, "latent", shape, tuple(biject_to(fn.support).inverse_shape(shape)), fn.event_dim, frames)
 
 

@@ -21,7 +21,7 @@ from relbo.targets.arguments import Arguments, split_arguments
 from relbo.targets.base import AbstractTarget
 from relbo.targets.checks import find_starts
 from relbo.targets.numpyro_handlers import Rescaled, Unobserved
-from relbo.targets.numpyro_sites import Facts, Site, read_model
+from relbo.targets.numpyro_sites import Facts, Site, read_model, read_sites
 
 _SEED = 0  # for the draws of a model that draws although all its continuous latents are given; they change no density
 
@@ -144,20 +144,19 @@ class NumPyroTarget(AbstractTarget):
         args, kwargs = self.arguments.fill(self.arrays)
         observed = list(self.observed_data().values())
         named = _bind(self.model, args, kwargs)
-        arrays = {name: np.asarray(value) for name, value in named.items() if isinstance(value, jax.Array)}
+        arrays = {name: np.asarray(value) for name, value in named.items() if _is_data(value)}
         return {name: value for name, value in arrays.items() if not any(_same(value, seen) for seen in observed)}
 
-    def predict(self, draws: PyTree, seed: int, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
+    def predict(self, draws: PyTree, seed: int, /, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
         """Draws of the observed sites. Without arguments, of the data that were fitted; else of `model(*args, ...)`."""
         values = {site.name: jnp.asarray(draws[site.name]) for site in self.facts.latents}
         observed = [site.name for site in self.facts.of_kind("observed")]
+        arguments, arrays, facts = self.arguments, self.arrays, self.facts
         if args or kwargs:
             arguments, arrays = split_arguments(args, kwargs)
-            args, kwargs = arguments.fill(arrays)
-            model = self.model
-        else:
-            args, kwargs = self.arguments.fill(self.arrays)
-            model = _at_rows(Unobserved(self.model), self._all_rows())
+            facts = read_sites(self.model, arguments, arrays)
+        args, kwargs = arguments.fill(arrays)
+        model = _at_rows(Unobserved(self.model), _all_rows(facts))
         try:
             with _quiet():
                 found = Predictive(model, values, return_sites=observed)(jax.random.key(seed), *args, **kwargs)
@@ -171,9 +170,15 @@ class NumPyroTarget(AbstractTarget):
         model = _at_rows(Unobserved(self.model), self._all_rows())
         observed = [site.name for site in self.facts.of_kind("observed")]
         names = [*(site.name for site in self.facts.latents), *self.facts.deterministics()]
-        with _quiet():
-            sampler = Predictive(model, num_samples=num_draws, return_sites=[*names, *observed])
-            found = sampler(jax.random.key(seed), *args, **kwargs)
+        sampler = Predictive(model, num_samples=num_draws, return_sites=[*names, *observed])
+        try:
+            with _quiet():
+                found = sampler(jax.random.key(seed), *args, **kwargs)
+        except NotImplementedError as error:
+            raise ValueError(
+                "the prior cannot be sampled: a distribution of the model has no sampler (an improper one has none). "
+                "Leave prior draws out."
+            ) from error
         arrays = {name: np.asarray(value) for name, value in found.items()}
         return {name: arrays[name] for name in names}, {name: arrays[name] for name in observed}
 
@@ -220,7 +225,7 @@ class NumPyroTarget(AbstractTarget):
             return handlers.trace(model).get_trace(*args, **kwargs)
 
     def _all_rows(self) -> dict[str, Array]:
-        return {plate.name: jnp.arange(plate.size) for plate in self.facts.subsampled}
+        return _all_rows(self.facts)
 
     def _fixed(self, model, batch: dict[str, Array]):
         """The model with its subsampled plates at these indices, and its other randomness at a fixed seed."""
@@ -246,6 +251,14 @@ def _with_starts(target: NumPyroTarget) -> NumPyroTarget:
 def _observed(target: NumPyroTarget) -> dict[str, Array]:
     trace = target._trace(target._split_constrained(target.initial[0]))
     return {site.name: jnp.asarray(trace[site.name]["value"]) for site in target.facts.of_kind("observed")}
+
+
+def _all_rows(facts: Facts) -> dict[str, Array]:
+    return {plate.name: jnp.arange(plate.size) for plate in facts.subsampled}
+
+
+def _is_data(value: Any) -> bool:
+    return isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _at_rows(model, batch: dict[str, Array]):

@@ -135,7 +135,7 @@ class PyMCTarget(AbstractTarget):
         with self._in_model(data):
             return from_pymc(self.graphs.model)
 
-    def predict(self, draws: PyTree, seed: int, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
+    def predict(self, draws: PyTree, seed: int, /, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
         """Posterior predictive draws of the observed variables, by `pm.sample_posterior_predictive`.
 
         `kwargs` are new values of `pm.Data`; the model keeps its own. As always in PyMC, an observed variable has the
@@ -165,6 +165,11 @@ class PyMCTarget(AbstractTarget):
 
     def sample_prior(self, num_draws: int, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """By `pm.sample_prior_predictive`. Potentials are ignored, as PyMC will warn."""
+        if self.subsamples:
+            raise ValueError(
+                "a model with pm.Minibatch samples random rows only. Write the same model without pm.Minibatch, and "
+                "sample its prior."
+            )
         pymc, model = require("pymc", extra="pymc"), self.graphs.model
         with self._in_model():
             found = pymc.sample_prior_predictive(num_draws, model=model, random_seed=seed, return_inferencedata=False)

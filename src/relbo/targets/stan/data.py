@@ -31,6 +31,8 @@ def _plain(name: str, value: Any) -> Any:
         return {str(member): _plain(name, part) for member, part in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(name, part) for part in value]
+    if np.ma.is_masked(value):
+        raise TypeError(f"datum {name!r} is a masked array, which Stan cannot read. Leave the masked entries out.")
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"datum {name!r} holds {type(value).__name__}, which Stan cannot read. Give real numbers.")
