@@ -7,6 +7,8 @@ import optax
 from jaxtyping import Array, Float
 
 MAX_LINESEARCH_STEPS = 15
+_SMALL_GAIN = 1e-3  # nats
+_MAX_IDLE = 3
 
 
 def lbfgs_paths(
@@ -26,7 +28,10 @@ def kept_steps(num_steps: int, num_kept: int) -> np.ndarray:
 
 
 def lbfgs_path(function, point: Float[Array, " dim"], num_steps: int) -> Float[Array, "num_steps dim"]:
-    """The positions of one ascent, step by step."""
+    """The positions of one ascent, step by step. It ends early when it gains no more, and stays there.
+
+    Without that every line search at a mode would be a long one, in vain.
+    """
     search = optax.scale_by_zoom_linesearch(max_linesearch_steps=MAX_LINESEARCH_STEPS)
     optimizer = optax.lbfgs(memory_size=10, linesearch=search)
 
@@ -35,16 +40,24 @@ def lbfgs_path(function, point: Float[Array, " dim"], num_steps: int) -> Float[A
 
     value_and_grad = optax.value_and_grad_from_state(loss)
 
-    def body(carry, _):
-        at, state = carry
+    def body(carry):
+        step, at, state, last_value, num_idle, path = carry
         value, grad = value_and_grad(at, state=state)
         updates, new_state = optimizer.update(grad, state, at, value=value, grad=grad, value_fn=loss)
         moved = optax.apply_updates(at, updates)
         good = jnp.all(jnp.isfinite(moved)) & jnp.isfinite(value)
         at, state = jax.tree.map(lambda new, old: jnp.where(good, new, old), (moved, new_state), (at, state))
-        return (at, state), at
+        num_idle = jnp.where(last_value - value > _SMALL_GAIN, 0, num_idle + 1)
+        return step + 1, at, state, value, num_idle, path.at[step].set(at)
 
-    return jax.lax.scan(body, (point, optimizer.init(point)), length=num_steps)[1]
+    def goes_on(carry):
+        step, _, _, _, num_idle, _ = carry
+        return (step < num_steps) & (num_idle < _MAX_IDLE)
+
+    path = jnp.zeros((num_steps, *point.shape), point.dtype)
+    start = (0, point, optimizer.init(point), jnp.asarray(jnp.inf, point.dtype), 0, path)
+    num_done, end, _, _, _, path = jax.lax.while_loop(goes_on, body, start)
+    return jnp.where(jnp.arange(num_steps)[:, None] < num_done, path, end)
 
 
 def lbfgs_evaluations(num_points: int, num_steps: int) -> int:
