@@ -253,7 +253,9 @@ def test_wrong_types_say_what_to_do():
     assert step.startswith("step must be one of ['fixed'") and step.endswith("got int.")
     assert limit == "max_components must be an integer of at least 1, got 2.5."
     assert stop.startswith("stop takes rules such as relbo.GapBelow(0.01), got 'soon'")
-    assert target.startswith("target must be a relbo target, got function. Make one with relbo.from_log_density")
+    assert target.startswith(
+        "target must be a relbo target or a PyMC model, got function. Make one with relbo.from_numpyro"
+    )
 
 
 def test_silent_when_not_a_terminal(target, capfd):

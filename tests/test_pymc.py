@@ -531,7 +531,7 @@ def test_as_target():
     target = from_pymc(potential())
     assert as_target(target) is target
     assert isinstance(as_target(potential()), AbstractTarget)
-    with pytest.raises(ValueError, match="target must be a relbo target, got int"):
+    with pytest.raises(ValueError, match="target must be a relbo target or a PyMC model, got int"):
         as_target(3)
 
 
