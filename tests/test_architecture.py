@@ -16,7 +16,7 @@ ROOT = pathlib.Path(relbo.__file__).parent
 ROOMS = [
     "_require", "_compiled", "choices", "estimate", "targets", "families", "mixture", "objectives", "ascent",
     "precondition", "oracles", "steps", "trace", "stopping", "boosting", "settings", "guide", "posterior",
-    "prediction", "diagnostics", "arviz_export", "progress", "fitting",
+    "prediction", "diagnostics", "storage", "arviz_export", "progress", "interrupts", "fitting",
 ]  # fmt: skip
 """From the ground up: a room imports only from itself and from rooms before it."""
 
@@ -53,7 +53,7 @@ def test_public_names():
         Adaptive Away Booster Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow GradientOracle LaplaceOracle
         LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds NaturalOracle Pairwise Posterior Preconditioner
         RELBO Record Stalled Starts State diagnose families fit from_callable from_log_density from_numpyro from_pymc
-        from_stan make_booster objectives oracles paper predict steps to_arviz
+        from_stan load make_booster objectives oracles paper predict save steps to_arviz
     """
     assert sorted(relbo.__all__) == sorted(names.split())
     assert all(hasattr(relbo, name) for name in relbo.__all__)

@@ -14,6 +14,7 @@ from relbo.prediction import predict
 from relbo.settings import make_booster, paper
 from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, Pairwise
 from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Stalled
+from relbo.storage import load, save
 from relbo.targets import from_callable, from_log_density, from_numpyro, from_pymc, from_stan
 from relbo.trace import Record
 
@@ -53,11 +54,13 @@ __all__ = [
     "from_numpyro",
     "from_pymc",
     "from_stan",
+    "load",
     "make_booster",
     "objectives",
     "oracles",
     "paper",
     "predict",
+    "save",
     "steps",
     "to_arviz",
 ]

@@ -22,6 +22,7 @@ from relbo.families import DENSE_LIMIT, Box, Cholesky, Diagonal, LocationScale, 
 from relbo.mixture import empty_mixture, map_chunks
 from relbo.objectives import ELBO, AbstractEstimator
 from relbo.targets import AbstractTarget, anchored
+from relbo.targets.minibatch import Anchored
 
 _BOX = Box(loc=1e12, log_scale=27.0)  # a component of the race that ends here has run away
 _KINDS = ("auto", "dense", "low_rank", "diagonal", "none")
@@ -79,8 +80,9 @@ class Whitened(AbstractTarget):
         return Whitened(self.target.subsample(key), self.family, self.params)
 
     def with_target(self, target: AbstractTarget) -> "Whitened":
-        """The same coordinates for another target of the same shape (new data)."""
-        return Whitened(anchored(target, self.params.loc), self.family, self.params)
+        """The same coordinates, and the same anchor, for another target of the same shape (new data)."""
+        point = self.target.point if isinstance(self.target, Anchored) else self.params.loc
+        return Whitened(anchored(target, point), self.family, self.params)
 
     def log_density(self, u):
         return self.target.log_density(self.unwhiten(u)) + self.log_det()

@@ -105,10 +105,15 @@ class RELBO(AbstractObjective):
         return self.schedule(iteration)
 
 
+def open_loop(iteration):
+    """gamma = 1 / (t + 2)."""
+    return 1 / (iteration + 2.0)
+
+
 class FiniteStep(AbstractObjective):
     """The residual ELBO of the mixture after a step of size gamma, by default 1 / (t + 2)."""
 
-    step_size: Schedule = eqx.field(static=True, default=lambda iteration: 1 / (iteration + 2.0))
+    step_size: Schedule = eqx.field(static=True, default=open_loop)
 
     def residual(self, log_p, log_q, log_s, iteration):
         gamma = self.step_size(iteration)

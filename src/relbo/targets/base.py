@@ -52,6 +52,10 @@ class AbstractTarget(eqx.Module):
     def coordinate_names(self) -> list[str]:
         """One name for every unconstrained coordinate, such as `["mu", "theta[0]", "theta[1]"]`."""
 
+    def described(self) -> Layout | None:
+        """The layout, if names, shapes and supports say all that `constrain` does; None if that takes the model."""
+        return None
+
     # What the tools around a posterior may ask. A target that knows only its density keeps these answers; a front end
     # answers for its model. Names are those of the model; arrays are NumPy's where nothing is traced.
 
@@ -137,3 +141,6 @@ class AbstractLayoutTarget(AbstractTarget):
 
     def coordinate_names(self) -> list[str]:
         return self.layout.coordinate_names()
+
+    def described(self) -> Layout | None:
+        return self.layout

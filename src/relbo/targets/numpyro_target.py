@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,8 +21,10 @@ from relbo._require import require
 from relbo.targets.arguments import Arguments, split_arguments
 from relbo.targets.base import AbstractTarget
 from relbo.targets.checks import find_starts
+from relbo.targets.layout import Layout, read_example
 from relbo.targets.numpyro_handlers import Rescaled, Unobserved
 from relbo.targets.numpyro_sites import Facts, Site, read_model, read_sites
+from relbo.targets.supports import support_words
 
 _SEED = 0  # for the draws of a model that draws although all its continuous latents are given; they change no density
 
@@ -118,6 +121,22 @@ class NumPyroTarget(AbstractTarget):
 
     def coordinate_names(self) -> list[str]:
         return [name for site in self.facts.latents for name in _names(site)]
+
+    def described(self) -> Layout | None:
+        """From the supports of the sites at one point; checked at others, for supports may hang on other sites."""
+        if self.facts.deterministics():
+            return None
+        trace = self._trace(self._split_constrained(self.initial[0]))
+        supports = {site.name: support_words(trace[site.name]["fn"].support) for site in self.facts.latents}
+        example = OrderedDict(self._split_constrained(self.initial[0]))  # a dict would be sorted by name
+        try:
+            layout, _ = read_example(example, supports)
+        except (TypeError, ValueError):
+            return None
+        points = self.initial[:1] + jnp.linspace(-2, 2, 7, dtype=self.dtype)[:, None] * jnp.cos(jnp.arange(self.dim))
+        here, there = jax.vmap(self.constrain)(points), jax.vmap(layout.constrain)(points)
+        same = all(np.array_equal(here[name], there[name], equal_nan=True) for name in here)
+        return layout if same and layout.dim == self.dim else None
 
     def dims(self) -> dict[str, tuple[str, ...]]:
         sites = self.facts.of_kind("latent", "deterministic", "observed")

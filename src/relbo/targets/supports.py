@@ -193,6 +193,21 @@ def _is_discrete(constraint: Any) -> bool:
         return False
 
 
+def support_words(constraint: Any) -> str | tuple[Any, ...] | None:
+    """What a user would write for a NumPyro constraint: a name, or a name with bounds; None if there are no words."""
+    constraints = _distributions().constraints
+    if isinstance(constraint, constraints.independent):
+        return support_words(constraint.base_constraint)
+    for name, known in vars(constraints).items():
+        if constraint is known and not name.startswith("_"):
+            return name
+    for name, bounds in _BOUNDED.items():
+        if type(constraint) is getattr(constraints, name):
+            attributes = [bound if bound == "event_dim" else f"{bound}_bound" for bound in bounds]
+            return (name, *(np.asarray(getattr(constraint, attribute)).tolist() for attribute in attributes))
+    return None
+
+
 def brief(values: Any) -> str:
     """Numbers as a short text on one line, for error messages."""
     array = np.asarray(values, np.float64)

@@ -1,0 +1,29 @@
+"""SIGTERM as an exception, so that a fit can put things in order before the process ends."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+
+class Terminated(BaseException):
+    """The process was asked to end."""
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Within it SIGTERM raises `Terminated`, if this is the main thread and the program has no handler of its own."""
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def terminate(number, frame):
+        del number, frame
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,246 @@
+"""`save` and `load`: a posterior in one file, to be used again without model or data."""
+
+import importlib.metadata
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from relbo.boosting import Booster, State
+from relbo.families import AbstractFamily
+from relbo.mixture import Mixture, empty_mixture
+from relbo.posterior import Posterior
+from relbo.precondition import Whitened
+from relbo.steps import AbstractStep
+from relbo.storage.container import pack, unpack, write_atomically
+from relbo.storage.layouts import decode_estimate, decode_record, encode_estimate, encode_record
+from relbo.storage.objects import NotStored, decode, decode_number, encode, encode_number, encode_or_text
+from relbo.storage.targets import decode_target, encode_target
+from relbo.targets import AbstractTarget, as_target
+from relbo.targets.minibatch import Anchored
+from relbo.targets.stored import StoredTarget
+
+_PARTS = ("objective", "oracle", "step_rule", "estimator", "first_ascent", "refinement", "preconditioner")
+_BROKEN = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
+
+Arrays = dict[str, np.ndarray]
+
+
+def save(posterior: Posterior, path: str | os.PathLike, *, num_draws: int = 2000, data: bool = True) -> None:
+    """Write a posterior to one file, whole or not at all. `relbo.load` reads it, without model or data.
+
+    Arguments:
+        num_draws: draws to keep with what only the model can compute about them (deterministic quantities, log density,
+            pointwise log likelihood), for `relbo.to_arviz` and `relbo.diagnose` of the loaded posterior.
+        data: whether observed and constant data, and the pointwise log likelihood, go into the file as well.
+
+    The file is a header in JSON and arrays (docs/storage.md has the format); reading it executes nothing.
+    """
+    if num_draws < 0:
+        raise ValueError(f"num_draws must be at least 0, got {num_draws}.")
+    write_atomically(path, to_bytes(posterior, num_draws=num_draws, data=data))
+
+
+def load(path: str | os.PathLike, target: Any = None) -> Posterior:
+    """The posterior in a file that `relbo.save`, or `relbo.fit(checkpoint=...)`, has written.
+
+    It samples, has densities and goes to ArviZ without model or data. With `target` (the same one, made anew) it is as
+    it was: it can predict, be diagnosed afresh and be boosted further, `relbo.fit(target, start=posterior)`.
+
+    Raises:
+        ValueError: if the file is none of relbo's, is damaged or cut short, or was written by a newer version; or if
+            `target` is not like the one that was fitted.
+    """
+    posterior, _ = read(path)
+    return posterior if target is None else attach(posterior, as_target(target))
+
+
+def attach(posterior: Posterior, target: AbstractTarget) -> Posterior:
+    """The same posterior with a target instead of the one that it was loaded with."""
+    check_alike(posterior.target, target, "the file's posterior")
+    booster = posterior.booster
+    parts = {name: getattr(booster, name) for name in Booster.__dataclass_fields__ if name != "target"}
+    whitened = posterior.whitened.with_target(target)
+    state = _with(posterior.state, target=whitened)
+    return Posterior(
+        posterior.mixture, whitened, posterior.elbo, posterior.trace, posterior.stop_reason,
+        Booster(target=target, **parts), state,
+    )  # fmt: skip
+
+
+def check_alike(stored: AbstractTarget, target: AbstractTarget, what: str) -> None:
+    """Refuse a target with other coordinates."""
+    if (target.dim, target.dtype) != (stored.dim, stored.dtype):
+        raise ValueError(
+            f"{what} is in {stored.dim} dimensions ({stored.dtype}), the target has {target.dim} ({target.dtype}): "
+            "pass the target that was fitted."
+        )
+    if target.coordinate_names() != stored.coordinate_names():
+        pairs = zip(stored.coordinate_names(), target.coordinate_names(), strict=True)
+        before, now = next((a, b) for a, b in pairs if a != b)
+        raise ValueError(f"{what} has a coordinate {before!r} where the target has {now!r}: pass the same model.")
+
+
+def to_bytes(posterior: Posterior, *, num_draws: int = 0, data: bool = False, fit: Any = None) -> list[bytes]:
+    """The parts of the file. `fit` is what a checkpoint says about the fit in progress."""
+    header, arrays = encode_target(posterior, num_draws, data)
+    state, booster = posterior.state, posterior.booster
+    for name, mixture in (("state", state.mixture), ("mixture", posterior.mixture)):
+        if name == "state" or mixture is not state.mixture:
+            arrays[f"{name}/log_weights"] = np.asarray(mixture.log_weights)
+            arrays |= _leaves(f"{name}/params", mixture.params)
+    arrays |= _leaves("modes", state.modes) | _leaves("memory", state.memory)
+    arrays |= _leaves("map", posterior.whitened.params)
+    if isinstance(posterior.whitened.target, Anchored):
+        arrays["anchor"] = np.asarray(posterior.whitened.target.point)
+    try:
+        family = encode(booster.family)
+    except TypeError as error:
+        raise ValueError(
+            f"A file cannot hold the family {type(booster.family).__name__}: it holds those of relbo.families, and "
+            f"NumPyro's distributions ({error}). Keep the draws instead: relbo.to_arviz(posterior).to_netcdf(path)."
+        ) from error
+    described = {
+        "relbo": importlib.metadata.version("relbo"),
+        "jax": jax.__version__,
+        "target": header,
+        "family": family,
+        "settings": settings_of(booster),
+        "map": encode(posterior.whitened.family),
+        "iteration": state.iteration,
+        "explore": bool(state.explore),
+        "state_elbo": encode_estimate(state.elbo),
+        "elbo": encode_estimate(posterior.elbo),
+        "stop_reason": posterior.stop_reason,
+        "trace": [encode_record(record) for record in posterior.trace],
+        "fit": fit,
+    }
+    return pack(described, arrays)
+
+
+def settings_of(booster: Booster) -> dict[str, Any]:
+    """The settings of a booster as JSON."""
+    parts = {part: encode_or_text(getattr(booster, part)) for part in _PARTS}
+    return parts | {"min_improvement": encode_number(booster.min_improvement), "num_measure": booster.num_measure}
+
+
+def read(path: str | os.PathLike, step_rule: AbstractStep | None = None) -> tuple[Posterior, dict[str, Any]]:
+    """The posterior of a file, and its header. A `step_rule` of the user's own, which a file cannot hold, is given."""
+    name = str(os.fspath(path))
+    header, arrays = unpack(pathlib.Path(path).read_bytes(), name)
+    try:
+        target = decode_target(header["target"], arrays)
+        if target.dtype != jax.dtypes.canonicalize_dtype(target.dtype):
+            raise RuntimeError
+        return _posterior(header, arrays, target, step_rule), header
+    except RuntimeError as error:
+        raise ValueError(
+            f'{name} holds a posterior in float64. Call jax.config.update("jax_enable_x64", True) first, at the start '
+            "of the program."
+        ) from error
+    except _BROKEN as error:
+        raise ValueError(
+            f"{name} cannot be read as a posterior ({type(error).__name__}: {error}). Either it was not written by "
+            "relbo.save, or by a version whose settings this one does not know."
+        ) from error
+
+
+def _posterior(header: dict[str, Any], arrays: Arrays, target: StoredTarget, step_rule) -> Posterior:
+    family = decode(header["family"])
+    if not isinstance(family, AbstractFamily):
+        raise ValueError(f"{family!r} is not a family")
+    one = jax.eval_shape(lambda: empty_mixture(family, target.dim, 1, target.dtype)).params
+    mixture = _mixture("state", family, one, arrays, target.dtype)
+    shown = _mixture("mixture", family, one, arrays, target.dtype) if "mixture/log_weights" in arrays else mixture
+    whitened = _whitened(header, arrays, target)
+    settings = header["settings"]
+    parts = {part: decode(settings[part]) for part in _PARTS}
+    limits = {"min_improvement": decode_number(settings["min_improvement"]), "num_measure": settings["num_measure"]}
+    if type(limits["num_measure"]) is not int:
+        raise ValueError(f"num_measure {limits['num_measure']!r}")
+    booster = Booster(target=target, family=family, **parts, **limits)
+    dtype = target.dtype
+    state = State(
+        target=whitened,
+        mixture=mixture,
+        modes=_modes(arrays, one),
+        memory=_memory(step_rule or booster.step_rule, arrays, dtype),
+        elbo=decode_estimate(header["state_elbo"]),
+        iteration=_whole(header["iteration"]),
+        explore=bool(header["explore"]),
+    )
+    trace = [decode_record(record, dtype) for record in header["trace"]]
+    return Posterior(
+        shown, whitened, decode_estimate(header["elbo"]), trace, str(header["stop_reason"]), booster, state
+    )
+
+
+def _whitened(header: dict[str, Any], arrays: Arrays, target: StoredTarget) -> Whitened:
+    family = decode(header["map"])
+    zeros = jax.ShapeDtypeStruct((target.dim,), target.dtype)
+    params = _unflatten("map", arrays, jax.eval_shape(family.init, zeros, zeros))
+    if "anchor" in arrays:
+        point = _checked("anchor", arrays["anchor"], (target.dim,), target.dtype)
+        return Whitened(Anchored(target, point, np.nan, np.nan), family, params)
+    return Whitened(target, family, params)
+
+
+def _mixture(name: str, family: AbstractFamily, one: PyTree, arrays: Arrays, dtype) -> Mixture:
+    log_weights = arrays[f"{name}/log_weights"]
+    capacity = log_weights.shape[0]
+    weights = _checked(name, log_weights, (capacity,), dtype)
+    if not np.isclose(np.exp(log_weights.astype(np.float64)).sum(), 1, atol=1e-3):
+        raise ValueError("the weights do not sum to one")
+    return Mixture(family, _unflatten(f"{name}/params", arrays, one, capacity), weights)
+
+
+def _modes(arrays: Arrays, one: PyTree) -> PyTree:
+    if "modes/0" not in arrays:
+        return None
+    return _unflatten("modes", arrays, one, arrays["modes/0"].shape[0])
+
+
+def _memory(step_rule: AbstractStep | NotStored, arrays: Arrays, dtype) -> PyTree:
+    if isinstance(step_rule, NotStored):
+        return None
+    return _unflatten("memory", arrays, jax.eval_shape(lambda: step_rule.init(dtype)))
+
+
+def _leaves(name: str, tree: PyTree) -> Arrays:
+    return {f"{name}/{number}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(tree))}
+
+
+def _unflatten(name: str, arrays: Mapping[str, np.ndarray], like: PyTree, num: int | None = None) -> PyTree:
+    """The tree of arrays with the shapes of `like`; or of a stack of `num`, where `like` is a stack of any height."""
+    structs, treedef = jax.tree.flatten(like)
+    leaves = []
+    for number, struct in enumerate(structs):
+        shape = struct.shape if num is None else (num, *struct.shape[1:])
+        leaves.append(_checked(f"{name}/{number}", arrays[f"{name}/{number}"], shape, struct.dtype))
+    return jax.tree.unflatten(treedef, leaves)
+
+
+def _checked(name: str, array: np.ndarray, shape: tuple[int, ...], dtype) -> jax.Array:
+    if array.shape != shape or array.dtype != dtype:
+        raise ValueError(f"{name} has shape {array.shape} and dtype {array.dtype}, not {shape} and {dtype}")
+    return jax.device_put(array)
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{number!r} is not a whole number")
+    return number
+
+
+def _with(module: Any, **changes: Any) -> Any:
+    fields = {name: getattr(module, name) for name in type(module).__dataclass_fields__}
+    return type(module)(**(fields | changes))
+
+
+def missing_settings(booster: Booster) -> list[str]:
+    """The settings that a file could not hold."""
+    return [part for part in _PARTS if isinstance(getattr(booster, part), NotStored)]

@@ -1,0 +1,138 @@
+"""Settings objects as JSON, by name: only classes and functions listed here can be read, and reading calls none else.
+
+An object is `{"is": "NaturalAscent", "num_steps": 100, ...}`. What a user wrote themselves (a schedule, an Optax
+optimiser, a family of their own) cannot be named; it is stored as its text, `{"not_stored": "..."}`, for the reader.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from relbo import ascent, families, objectives, oracles, steps
+from relbo._require import require
+from relbo.objectives.residual import SCHEDULES, Constant, open_loop
+from relbo.precondition import Preconditioner
+
+_CLASSES: dict[str, type[eqx.Module]] = {
+    cls.__name__: cls
+    for cls in (
+        families.Box, families.Cholesky, families.Diagonal, families.Laplace, families.LocationScale, families.LowRank,
+        families.Normal, families.NumPyroFamily, families.StudentT,
+        objectives.ELBO, objectives.RELBO, objectives.FiniteStep, objectives.Reparameterized, objectives.ScoreFunction,
+        objectives.StickingTheLanding, Constant,
+        ascent.GradientAscent, ascent.NaturalAscent,
+        oracles.AscentOracle, oracles.LaplaceOracle, oracles.Starts,
+        steps.Adaptive, steps.Away, steps.Fixed, steps.FullyCorrective, steps.LineSearch, steps.Pairwise,
+        Preconditioner,
+    )
+}  # fmt: skip
+_FUNCTIONS = {**SCHEDULES, "1/(t+2)": open_loop}
+_MOST_NESTED = 20
+
+
+class NotStored(eqx.Module):
+    """In place of a setting that a file cannot hold."""
+
+    text: str = eqx.field(static=True)
+
+
+def encode(value: Any) -> Any:
+    """JSON for a setting; raises TypeError where there is none."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return encode_number(value)
+    if isinstance(value, NotStored):
+        return {"not_stored": value.text}
+    if isinstance(value, np.ndarray | np.generic | jax.Array) and np.ndim(value) == 0:
+        number = np.asarray(value)
+        return {"number": encode_number(number.item()), "dtype": number.dtype.name}
+    if isinstance(value, tuple):
+        return {"tuple": [encode(item) for item in value]}
+    if type(value) is _CLASSES.get(type(value).__name__):
+        fields = dataclasses.fields(value)
+        return {"is": type(value).__name__} | {field.name: encode(getattr(value, field.name)) for field in fields}
+    for name, function in _FUNCTIONS.items():
+        if value is function:
+            return {"function": name}
+    if isinstance(value, type) and value.__module__.startswith("numpyro.distributions."):
+        return {"numpyro": value.__name__}
+    raise TypeError(f"{value!r} has no name that a file could hold")
+
+
+def encode_or_text(value: Any) -> Any:
+    """JSON for a setting, or its text if there is none."""
+    try:
+        return encode(value)
+    except TypeError:
+        return {"not_stored": " ".join(repr(value).split())}
+
+
+def decode(data: Any, depth: int = 0) -> Any:
+    """The setting of a JSON value; raises ValueError for what `encode` never writes."""
+    if depth > _MOST_NESTED:
+        raise ValueError("settings are nested too deeply")
+    if data is None or isinstance(data, bool | int | float | str):
+        return data
+    if not isinstance(data, dict):
+        raise ValueError(f"unknown setting {data!r}")
+    if "not_stored" in data:
+        return NotStored(str(data["not_stored"]))
+    if "number" in data:
+        return np.asarray(decode_number(data["number"]), data["dtype"])
+    if "tuple" in data:
+        return tuple(decode(item, depth + 1) for item in data["tuple"])
+    if "function" in data:
+        return _known(_FUNCTIONS, data["function"])
+    if "numpyro" in data:
+        return _distribution(data["numpyro"])
+    return _object(data, depth)
+
+
+def _object(data: dict[str, Any], depth: int) -> eqx.Module:
+    cls = _known(_CLASSES, data.get("is"))
+    names = [field.name for field in dataclasses.fields(cls)]
+    if set(data) != {"is", *names}:
+        raise ValueError(f"{cls.__name__} has the fields {names}, got {sorted(set(data) - {'is'})}")
+    made = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        value = decode(data[field.name], depth + 1)
+        if field.type is float and isinstance(value, str | int):
+            value = decode_number(value)
+        if field.type in (int, bool, str, float) and type(value) is not field.type:
+            raise ValueError(f"{cls.__name__}.{field.name} must be of type {field.type.__name__}, got {value!r}")
+        if isinstance(field.type, type) and issubclass(field.type, eqx.Module) and not isinstance(value, field.type):
+            raise ValueError(f"{cls.__name__}.{field.name} must be a {field.type.__name__}, got {value!r}")
+        object.__setattr__(made, field.name, value)
+    if hasattr(made, "__check_init__"):
+        made.__check_init__()
+    return made
+
+
+def _known(names: dict[str, Any], name: Any) -> Any:
+    if not isinstance(name, str) or name not in names:
+        raise ValueError(f"unknown name {name!r}")
+    return names[name]
+
+
+def _distribution(name: Any) -> Any:
+    distributions = require("numpyro.distributions", extra="numpyro")
+    found = getattr(distributions, name, None) if isinstance(name, str) else None
+    if not (isinstance(found, type) and issubclass(found, distributions.Distribution)):
+        raise ValueError(f"NumPyro has no distribution {name!r}")
+    return found
+
+
+def encode_number(value: float | int) -> Any:
+    """JSON has no infinities and no NaN: they are written as texts."""
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def decode_number(value: Any) -> float:
+    if isinstance(value, bool) or not (isinstance(value, int | float) or value in ("inf", "-inf", "nan")):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)

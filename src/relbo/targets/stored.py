@@ -1,0 +1,109 @@
+"""What is left of a target in a file: names, shapes and draws, but no density."""
+
+from typing import Any, NoReturn
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from relbo.targets.base import AbstractTarget
+from relbo.targets.layout import Layout
+
+
+class StoredDraws(eqx.Module):
+    """Draws made when the posterior was saved, with what only the model can compute about them."""
+
+    z: np.ndarray
+    log_p: np.ndarray
+    log_q: np.ndarray
+    values: dict[str, np.ndarray]
+    log_likelihood: dict[str, np.ndarray]
+
+    @property
+    def num(self) -> int:
+        return len(self.z)
+
+
+class Labels(eqx.Module):
+    """Names and labels of axes, observed and constant data: what ArviZ asks for."""
+
+    dims: dict[str, tuple[str, ...]]
+    coords: dict[str, np.ndarray]
+    observed_data: dict[str, np.ndarray]
+    constant_data: dict[str, np.ndarray]
+
+
+class StoredTarget(AbstractTarget):
+    """Stands in for the target of a loaded posterior, until `relbo.load(path, target=...)` attaches the real one.
+
+    With a `layout` points can be constrained, and so any number of draws be made. Without (the model computes other
+    quantities of its parameters, or supports that depend on each other), there are the draws made when it was saved.
+    """
+
+    dim: int = eqx.field(static=True)
+    dtype: np.dtype[Any] = eqx.field(static=True)
+    differentiable: bool = eqx.field(static=True)
+    twice_differentiable: bool = eqx.field(static=True)
+    initial: Float[Array, "num dim"]
+    kind: str = eqx.field(static=True)
+    """The class of the target that was fitted."""
+    names: tuple[str, ...] = eqx.field(static=True)
+    layout: Layout | None = eqx.field(static=True)
+    draws: StoredDraws | None
+    labels: Labels
+
+    def log_density(self, z: Float[Array, " dim"]) -> NoReturn:
+        del z
+        raise ValueError(f"This needs the log density, and {self._where()}")
+
+    def constrain(self, z: Float[Array, " dim"]) -> PyTree:
+        if self.layout is None:
+            raise ValueError(f"Only the model can compute the parameters at new points, and {self._where()}")
+        return self.layout.constrain(z)
+
+    def unconstrain(self, params: PyTree) -> Float[Array, " dim"]:
+        if self.layout is None:
+            raise ValueError(f"Only the model can unconstrain its parameters, and {self._where()}")
+        return self.layout.unconstrain(params)
+
+    def coordinate_names(self) -> list[str]:
+        return list(self.names)
+
+    def dims(self) -> dict[str, tuple[str, ...]]:
+        return self.labels.dims
+
+    def coords(self) -> dict[str, np.ndarray]:
+        return self.labels.coords
+
+    def observed_data(self) -> dict[str, np.ndarray]:
+        return self.labels.observed_data
+
+    def constant_data(self) -> dict[str, np.ndarray]:
+        return self.labels.constant_data
+
+    def predict(self, draws: PyTree, seed: int, /, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ValueError(f"Prediction needs the model, and {self._where()}")
+
+    def sample_prior(self, num_draws: int, seed: int) -> NoReturn:
+        raise ValueError(f"Prior draws need the model, and {self._where()}")
+
+    def stored_values(self, num_draws: int, seed: int) -> dict[str, np.ndarray]:
+        """The first of the stored draws, for seed 0, and a random choice without repetition for other seeds."""
+        chosen = self.stored_indices(num_draws, seed)
+        assert self.draws is not None
+        return {name: value[chosen] for name, value in self.draws.values.items()}
+
+    def stored_indices(self, num_draws: int, seed: int) -> np.ndarray:
+        num = self.draws.num if self.draws is not None else 0
+        if num_draws > num:
+            raise ValueError(
+                f"{num_draws} draws were asked for, the file holds {num}, and only the model can compute more: "
+                f"{self._where()} Or save with a larger num_draws."
+            )
+        return np.arange(num_draws) if seed == 0 else np.random.default_rng(seed).permutation(num)[:num_draws]
+
+    def _where(self) -> str:
+        return (
+            f"this posterior was loaded without it ({self.kind}). Attach it: relbo.load(path, target=target), or "
+            "relbo.fit(target, start=posterior) to go on boosting."
+        )
