@@ -15,6 +15,7 @@ from relbo.diagnostics import k_hat_limit, psis
 from relbo.mixture import map_chunks
 from relbo.posterior import Posterior
 from relbo.targets.layout import named_leaves
+from relbo.targets.stored import StoredDraws, StoredTarget
 
 _MOST_LOG_LIKELIHOODS = 10**8
 _RESAMPLED_FROM = 4
@@ -50,10 +51,15 @@ def to_arviz(
     """
     _check_counts(num_draws, num_chains)
     target = posterior.target
-    z, lp, log_q, k_hat = _draw(posterior, num_draws, seed, importance_resampled)
-    values = {name: np.asarray(leaf) for name, leaf in named_leaves(posterior.constrain(z))[0]}
+    if isinstance(target, StoredTarget):
+        stored, k_hat = _from_file(target, num_draws, seed, importance_resampled)
+        lp, log_q, values = stored.log_p, stored.log_q, stored.values
+        pointwise = {} if log_likelihood is False else stored.log_likelihood
+    else:
+        z, lp, log_q, k_hat = _draw(posterior, num_draws, seed, importance_resampled)
+        values = {name: np.asarray(leaf) for name, leaf in named_leaves(posterior.constrain(z))[0]}
+        pointwise = _log_likelihood(target, z, log_likelihood)
     groups = {"sample_stats": {"lp": lp, "log_q": log_q}}
-    pointwise = _log_likelihood(target, z, log_likelihood)
     if pointwise:
         groups["log_likelihood"] = pointwise
     names = [] if isinstance(posterior_predictive, bool) else list(posterior_predictive)
@@ -86,6 +92,16 @@ def _check_names(names: list[str], values: dict[str, np.ndarray]) -> None:
             f"posterior_predictive names {', '.join(missing)}, which is not among the draws. "
             f"They hold {', '.join(values)}."
         )
+
+
+def _from_file(target: StoredTarget, num_draws: int, seed: int, resampled: bool) -> tuple[StoredDraws, float]:
+    """Of a posterior loaded without its model: draws that were stored with it, and k-hat of their ratios."""
+    if resampled:
+        raise ValueError("importance_resampled=True needs the log density. Attach it: relbo.load(path, target=target).")
+    draws = target.choose_draws(num_draws, seed)
+    ratios = (draws.log_p - draws.log_q).astype(np.float64)
+    ratios = ratios[np.isfinite(ratios)]
+    return draws, psis(ratios)[1] if len(ratios) >= _FEWEST_RATIOS else float("nan")
 
 
 def _draw(posterior: Posterior, num_draws: int, seed: int, resampled: bool):

@@ -72,11 +72,17 @@ class Booster(eqx.Module):
     """Nats by which a component must improve the mixture to be kept; -inf keeps them all."""
     num_measure: int = eqx.field(static=True, default=16384)
     """Draws, over all slots, for ELBO, gap and the test whether a component is kept."""
+    missing: tuple[str, ...] = eqx.field(static=True, default=())
+    """Settings that the file from which this was loaded could not hold; they stand at their defaults."""
 
-    def init(self, key: Key[Array, ""]) -> tuple[State, Record]:
-        """Find the affine map, fit the first component (plain black-box VI), look for modes."""
+    def init(self, key: Key[Array, ""], *, alone: bool = False) -> tuple[State, Record]:
+        """Find the affine map, fit the first component (plain black-box VI), look for modes.
+
+        `alone` says that no iteration will follow, whose programs would have to be compiled.
+        """
         begun = time.perf_counter()
-        self._start_compiling(key)
+        if not alone:
+            self._start_compiling(key)
         map_key, first_key, mode_key, measure_key = host_split(key, 4)
         target, evaluations = find_map(map_key, self.target, self.preconditioner, self.estimator)
         mixture, num_nan, first_evaluations = self._first(first_key, target)

@@ -22,7 +22,7 @@ from relbo.progress import progress
 from relbo.settings import make_booster
 from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxIterations, Stalled
 from relbo.storage.checkpoint import Checkpoint, check_same_fit, fingerprint, locked
-from relbo.storage.files import check_alike, missing_settings
+from relbo.storage.files import check_alike
 from relbo.targets import as_target
 from relbo.trace import Record
 
@@ -138,7 +138,7 @@ class _Run:
         if self.final is not None:
             return
         if self.state is None:
-            self._take(*self.booster.init(jax.random.fold_in(self.key, 0)), report)
+            self._take(*self.booster.init(jax.random.fold_in(self.key, 0), alone=self._only_one()), report)
         while (reason := self._stop_reason()) is None:
             state = self.current
             self._take(*self.booster.step(jax.random.fold_in(self.key, state.iteration + 1), state), report)
@@ -149,6 +149,9 @@ class _Run:
             report(record)
         if self.file is not None:
             self._write(self.file, finished=True)
+
+    def _only_one(self) -> bool:
+        return any(isinstance(rule, MaxComponents) and rule.num == 1 for rule in self.rules)
 
     def _resume(self, start: Posterior) -> None:
         """Take the state before polishing, so that a continued fit equals one that never stopped."""
@@ -238,11 +241,10 @@ def _checked_booster(target, start: Posterior | None, settings: dict[str, Any]) 
         return make_booster(target, **settings)
     check_alike(start.target, target, "start")
     if not settings:
-        missing = missing_settings(start.booster)
-        if missing:
+        if start.booster.missing:
             raise ValueError(
-                f"start was loaded from a file, which could not hold {', '.join(missing)} (objects of your own). "
-                "Give the settings of the fit again, and it goes on."
+                f"start comes from a file, which could not hold {', '.join(start.booster.missing)}, of your own "
+                "making. Give the settings of the fit again, and it goes on."
             )
         return eqx.tree_at(lambda b: b.target, start.booster, target)
     booster = make_booster(target, **settings)

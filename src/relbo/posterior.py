@@ -16,6 +16,7 @@ from relbo.estimate import Estimate
 from relbo.mixture import Mixture, map_chunks
 from relbo.precondition import Whitened
 from relbo.targets import AbstractTarget
+from relbo.targets.stored import StoredTarget
 from relbo.trace import Record
 
 
@@ -65,6 +66,8 @@ class Posterior(eqx.Module):
 
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
         """Named, constrained draws: the structure and shapes of the model's parameters behind an axis of draws."""
+        if isinstance(self.target, StoredTarget) and self.target.layout is None:
+            return self.target.stored_values(num_draws, seed)
         draws = self.sample_unconstrained(num_draws, seed=seed)
         return jax.tree.map(np.asarray, self.constrain(draws))
 

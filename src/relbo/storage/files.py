@@ -15,6 +15,7 @@ from relbo.families import AbstractFamily
 from relbo.mixture import Mixture, empty_mixture
 from relbo.posterior import Posterior
 from relbo.precondition import Whitened
+from relbo.settings import make_booster
 from relbo.steps import AbstractStep
 from relbo.storage.container import pack, unpack, write_atomically
 from relbo.storage.layouts import decode_estimate, decode_record, encode_estimate, encode_record
@@ -157,12 +158,7 @@ def _posterior(header: dict[str, Any], arrays: Arrays, target: StoredTarget, ste
     mixture = _mixture("state", family, one, arrays, target.dtype)
     shown = _mixture("mixture", family, one, arrays, target.dtype) if "mixture/log_weights" in arrays else mixture
     whitened = _whitened(header, arrays, target)
-    settings = header["settings"]
-    parts = {part: decode(settings[part]) for part in _PARTS}
-    limits = {"min_improvement": decode_number(settings["min_improvement"]), "num_measure": settings["num_measure"]}
-    if type(limits["num_measure"]) is not int:
-        raise ValueError(f"num_measure {limits['num_measure']!r}")
-    booster = Booster(target=target, family=family, **parts, **limits)
+    booster = _booster(header["settings"], target, family)
     dtype = target.dtype
     state = State(
         target=whitened,
@@ -177,6 +173,21 @@ def _posterior(header: dict[str, Any], arrays: Arrays, target: StoredTarget, ste
     return Posterior(
         shown, whitened, decode_estimate(header["elbo"]), trace, str(header["stop_reason"]), booster, state
     )
+
+
+def _booster(settings: dict[str, Any], target: StoredTarget, family: AbstractFamily) -> Booster:
+    """The settings of the fit. Those that the file could not hold are `missing`, and stand at their defaults."""
+    parts = {part: decode(settings[part]) for part in _PARTS}
+    missing = [part for part, value in parts.items() if isinstance(value, NotStored)]
+    if missing:
+        default = make_booster(target, family=family)
+        parts |= {part: getattr(default, part) for part in missing}
+    kinds = Booster.__dataclass_fields__
+    for part, value in parts.items():
+        if not isinstance(value, kinds[part].type):
+            raise ValueError(f"{part} is {value!r}")
+    limits = {"min_improvement": decode_number(settings["min_improvement"]), "num_measure": settings["num_measure"]}
+    return Booster(target=target, family=family, **parts, **limits, missing=tuple(missing))
 
 
 def _whitened(header: dict[str, Any], arrays: Arrays, target: StoredTarget) -> Whitened:
@@ -204,9 +215,7 @@ def _modes(arrays: Arrays, one: PyTree) -> PyTree:
     return _unflatten("modes", arrays, one, arrays["modes/0"].shape[0])
 
 
-def _memory(step_rule: AbstractStep | NotStored, arrays: Arrays, dtype) -> PyTree:
-    if isinstance(step_rule, NotStored):
-        return None
+def _memory(step_rule: AbstractStep, arrays: Arrays, dtype) -> PyTree:
     return _unflatten("memory", arrays, jax.eval_shape(lambda: step_rule.init(dtype)))
 
 
@@ -239,8 +248,3 @@ def _whole(number: Any) -> int:
 def _with(module: Any, **changes: Any) -> Any:
     fields = {name: getattr(module, name) for name in type(module).__dataclass_fields__}
     return type(module)(**(fields | changes))
-
-
-def missing_settings(booster: Booster) -> list[str]:
-    """The settings that a file could not hold."""
-    return [part for part in _PARTS if isinstance(getattr(booster, part), NotStored)]

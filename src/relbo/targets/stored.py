@@ -1,8 +1,10 @@
 """What is left of a target in a file: names, shapes and draws, but no density."""
 
+from collections import OrderedDict
 from typing import Any, NoReturn
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -59,7 +61,8 @@ class StoredTarget(AbstractTarget):
     def constrain(self, z: Float[Array, " dim"]) -> PyTree:
         if self.layout is None:
             raise ValueError(f"Only the model can compute the parameters at new points, and {self._where()}")
-        return self.layout.constrain(z)
+        params = self.layout.constrain(z)
+        return dict(params) if isinstance(params, OrderedDict) else params  # ordered for the sake of z alone
 
     def unconstrain(self, params: PyTree) -> Float[Array, " dim"]:
         if self.layout is None:
@@ -89,18 +92,21 @@ class StoredTarget(AbstractTarget):
 
     def stored_values(self, num_draws: int, seed: int) -> dict[str, np.ndarray]:
         """The first of the stored draws, for seed 0, and a random choice without repetition for other seeds."""
-        chosen = self.stored_indices(num_draws, seed)
-        assert self.draws is not None
-        return {name: value[chosen] for name, value in self.draws.values.items()}
+        return self.choose_draws(num_draws, seed).values
 
-    def stored_indices(self, num_draws: int, seed: int) -> np.ndarray:
-        num = self.draws.num if self.draws is not None else 0
-        if num_draws > num:
+    def choose_draws(self, num_draws: int, seed: int) -> StoredDraws:
+        """Some of the stored draws."""
+        if self.draws is None or num_draws > self.draws.num:
+            num = 0 if self.draws is None else self.draws.num
             raise ValueError(
                 f"{num_draws} draws were asked for, the file holds {num}, and only the model can compute more: "
                 f"{self._where()} Or save with a larger num_draws."
             )
-        return np.arange(num_draws) if seed == 0 else np.random.default_rng(seed).permutation(num)[:num_draws]
+        if seed == 0:
+            chosen = np.arange(num_draws)
+        else:
+            chosen = np.random.default_rng(seed).permutation(self.draws.num)[:num_draws]
+        return jax.tree.map(lambda array: array[chosen], self.draws)
 
     def _where(self) -> str:
         return (

@@ -1,0 +1,337 @@
+"""What may happen to a fit: nothing that was computed is lost, and the message says what happened and how to go on."""
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relbo
+from fault_worker import LEAN, log_density
+from relbo.storage import container
+from relbo.storage.checkpoint import locked
+
+SETTINGS = {**LEAN, "seed": 3, "max_components": 8, "progress_bar": False}
+
+
+@pytest.fixture(scope="module")
+def target():
+    return relbo.from_log_density(log_density, jnp.zeros(1))
+
+
+@pytest.fixture(scope="module")
+def whole(target):
+    return relbo.fit(target, **SETTINGS)
+
+
+def same(one: relbo.Posterior, other: relbo.Posterior) -> bool:
+    kept = [(posterior.mixture, posterior.state.mixture) for posterior in (one, other)]
+    return all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, kept), strict=True))
+
+
+# Checkpoints
+
+
+def test_a_finished_checkpoint_gives_its_result_and_goes_on_if_allowed(target, whole, tmp_path):
+    path = tmp_path / "fit.ckpt"
+    assert same(relbo.fit(target, checkpoint=path, **{**SETTINGS, "max_components": 3}), relbo.load(path))
+    assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
+    again = relbo.fit(target, checkpoint=path, **SETTINGS)
+    assert same(again, whole) and again.stop_reason == whole.stop_reason
+    assert os.listdir(tmp_path) == ["fit.ckpt"]
+
+
+def test_a_checkpoint_of_another_fit_is_refused(target, tmp_path):
+    path = tmp_path / "fit.ckpt"
+    relbo.fit(target, checkpoint=path, **{**SETTINGS, "max_components": 1})
+    before = path.read_bytes()
+    wider = relbo.from_log_density(lambda x: jnp.sum(jnp.log1p(3 + x**2) - 0.5 * x**2), jnp.zeros(1))
+    for model, changed, message in (
+        (target, {"seed": 4}, "its seed is 3, not 4"),
+        (target, {"step": "line_search"}, "step_rule, min_improvement differ"),
+        (wider, {}, "the log density at the starting point was"),
+        (relbo.from_log_density(log_density, jnp.zeros(2)), {}, "1 dimensions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            relbo.fit(model, checkpoint=path, **{**SETTINGS, **changed})
+    assert path.read_bytes() == before
+
+
+def test_a_saved_posterior_is_no_checkpoint(target, whole, tmp_path):
+    relbo.save(whole, tmp_path / "fit.relbo", num_draws=0)
+    with pytest.raises(ValueError, match="a saved posterior, not a checkpoint"):
+        relbo.fit(target, checkpoint=tmp_path / "fit.relbo", **SETTINGS)
+
+
+def test_bad_paths(target, tmp_path):
+    with pytest.raises(ValueError, match="which is not a folder"):
+        relbo.fit(target, checkpoint=tmp_path / "no" / "fit.ckpt", **SETTINGS)
+    with pytest.raises(ValueError, match="is a folder"):
+        relbo.fit(target, checkpoint=tmp_path, **SETTINGS)
+
+
+def test_a_continued_fit_has_checkpoints_too(target, whole, tmp_path):
+    start = relbo.fit(target, **{**SETTINGS, "max_components": 3})
+    path = tmp_path / "fit.ckpt"
+    rest = {key: value for key, value in SETTINGS.items() if key in ("seed", "stop", "progress_bar")}
+    relbo.fit(target, start=start, checkpoint=path, max_components=5, **rest)
+    assert same(relbo.fit(target, start=start, checkpoint=path, max_components=8, **rest), whole)
+
+
+def test_one_process_at_a_time(target, tmp_path):
+    path = tmp_path / "fit.ckpt"
+    with locked(path), pytest.raises(ValueError, match=rf"Another fit \(process {os.getpid()}\) is using"):
+        relbo.fit(target, checkpoint=path, **SETTINGS)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(target, whole, tmp_path, monkeypatch):
+    path = tmp_path / "fit.ckpt"
+    monkeypatch.setattr(relbo.Booster, "step", _interrupting(relbo.Booster.step, 4))
+    with pytest.warns(UserWarning, match="Interrupted"):
+        relbo.fit(target, checkpoint=path, **SETTINGS)
+    monkeypatch.undo()
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.warns(UserWarning, match="is cut short.*Going on from"):
+        assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
+    path.write_bytes(b"rubbish")
+    with pytest.raises(ValueError, match="delete the file or give another path"):
+        relbo.fit(target, checkpoint=path, **SETTINGS)
+
+
+def _interrupting(step, num: int, error=KeyboardInterrupt):
+    """`Booster.step` that is interrupted at its call number `num`, when its work is done but not yet handed over."""
+    calls = iter(range(1000))
+
+    def interrupted(self, key, state):
+        found = step(self, key, state)
+        if next(calls) == num:
+            raise error
+        return found
+
+    return interrupted
+
+
+STEPS = ["mkstemp", "write", "fsync", "chmod", "link", "replace"]
+
+
+@pytest.mark.parametrize("stage", STEPS)
+def test_killed_at_any_step_of_a_write(stage, target, whole, tmp_path, monkeypatch):
+    """As if the process ended there: nothing after the blow runs, not even the removal of the temporary file."""
+    path = tmp_path / "fit.ckpt"
+
+    class Blow(BaseException):
+        pass
+
+    def strike(*args, **kwargs):
+        raise Blow
+
+    relbo.fit(target, checkpoint=path, **{**SETTINGS, "max_components": 2})
+    good = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(container.os, "unlink", lambda *args: None)
+        if stage == "mkstemp":
+            patch.setattr(container.tempfile, "mkstemp", strike)
+        elif stage == "write":
+            fdopen = os.fdopen
+            patch.setattr(container.os, "fdopen", lambda handle, mode: _Dying(fdopen(handle, mode, 0), Blow))
+        else:
+            patch.setattr(container.os, stage, strike)
+        with pytest.raises(Blow):
+            relbo.fit(target, checkpoint=path, **SETTINGS)
+    assert path.read_bytes() == good
+    assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
+    assert sorted(os.listdir(tmp_path)) == ["fit.ckpt"]
+
+
+class _Dying:
+    """A file whose second write never comes."""
+
+    def __init__(self, file, blow):
+        self.file, self.blow = file, blow
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        self.file.close()
+
+    def write(self, part):
+        if self.file.tell():
+            raise self.blow
+        self.file.write(part)
+
+
+# A full disk
+
+
+def test_a_full_disk_does_not_end_the_fit(target, whole, tmp_path, monkeypatch):
+    path = tmp_path / "fit.ckpt"
+    relbo.fit(target, checkpoint=path, **{**SETTINGS, "max_components": 3})
+    good = path.read_bytes()
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(container.os, "fsync", full)
+    with pytest.warns(UserWarning, match="could not be written \\(No space left on device\\).*after 3 of them") as seen:
+        posterior = relbo.fit(target, checkpoint=path, **SETTINGS)
+    assert len(seen) == 1  # said once, not at every iteration
+    assert same(posterior, whole)
+    assert path.read_bytes() == good and os.listdir(tmp_path) == ["fit.ckpt"]
+    with pytest.raises(OSError, match="No space left"):
+        relbo.save(posterior, path, num_draws=0)
+    assert path.read_bytes() == good
+    monkeypatch.undo()
+    assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
+
+
+def test_a_write_that_the_system_refuses(target, whole, tmp_path):
+    """The limit on the size of files is the system's own, as a full disk is."""
+    path = tmp_path / "fit.ckpt"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.warns(UserWarning, match="could not be written"):
+            assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == []
+
+
+# Interruptions
+
+
+@pytest.mark.parametrize("with_file", [True, False])
+def test_ctrl_c_keeps_what_there_is(with_file, target, whole, tmp_path, monkeypatch):
+    path = tmp_path / "fit.ckpt"
+    more = {"checkpoint": path} if with_file else {}
+    monkeypatch.setattr(relbo.Booster, "step", _interrupting(relbo.Booster.step, 3))
+    how = "the same call goes on" if with_file else r"fit\(target, start=posterior\)"
+    with pytest.warns(UserWarning, match=f"Interrupted: returning the posterior after 4 iterations.*{how}"):
+        part = relbo.fit(target, **SETTINGS, **more)
+    assert part.stop_reason == "it was interrupted" and len(part.trace) == 4
+    monkeypatch.undo()
+    if with_file:
+        assert same(relbo.fit(target, **SETTINGS, **more), whole)
+    else:
+        rest = {"seed": 3, "stop": (), "progress_bar": False}
+        assert same(relbo.fit(target, start=part, max_components=8, **rest), whole)
+
+
+def test_ctrl_c_before_there_is_anything(target, monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(relbo.Booster, "init", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        relbo.fit(target, **SETTINGS)
+
+
+@pytest.mark.parametrize("with_file", [True, False])
+def test_sigterm(with_file, tmp_path):
+    """With a checkpoint the process ends, as it was asked to; without, the script gets the posterior, to save it."""
+    script = f"""
+        import os, signal, sys, warnings
+        sys.path.insert(0, {os.path.dirname(__file__)!r})
+        import jax.numpy as jnp, relbo
+        from fault_worker import LEAN, log_density
+        step = relbo.Booster.step
+        def terminated(self, key, state):
+            if state.iteration == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return step(self, key, state)
+        relbo.Booster.step = terminated
+        target = relbo.from_log_density(log_density, jnp.zeros(1))
+        more = {{"checkpoint": "fit.ckpt"}} if {with_file} else {{}}
+        posterior = relbo.fit(target, seed=3, **(LEAN | {{"max_components": 8}}), **more)
+        print(len(posterior.trace), posterior.stop_reason)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert "Terminated (SIGTERM): returning the posterior after 4 iterations" in done.stderr
+    if with_file:
+        assert done.returncode == 128 + signal.SIGTERM and done.stdout == ""
+        assert len(relbo.load(tmp_path / "fit.ckpt").trace) == 4
+    else:
+        assert (done.returncode, done.stdout) == (0, "4 it was interrupted\n")
+
+
+# Models that break
+
+
+def test_a_log_density_that_raises_in_mid_fit(tmp_path, caplog):
+    calls = {"num": 0, "limit": np.inf}
+
+    def density(z):
+        calls["num"] += len(z)
+        if calls["num"] > calls["limit"]:
+            raise ZeroDivisionError("the simulator broke")
+        return -0.5 * np.sum(z**2, axis=1)
+
+    target = relbo.from_callable(density, dim=1, batched=True, gradient=False)
+    settings = {"max_components": 6, "stop": (), "min_improvement": -np.inf, "precondition": "none", "refine": False}
+    first = relbo.fit(target, **{**settings, "max_components": 1})
+    calls["num"], calls["limit"] = 0, first.num_evaluations + 20_000
+    with pytest.warns(UserWarning, match="the simulator broke: returning the posterior after"):
+        posterior = relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **settings)
+    assert "the simulator broke" in posterior.stop_reason and "ZeroDivisionError" in caplog.text
+    assert 1 <= posterior.num_components < 6
+    calls["limit"] = np.inf
+    assert relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **settings).num_components == 6
+
+
+def test_a_log_density_that_turns_nan_in_mid_fit():
+    calls = {"num": 0, "limit": np.inf}
+
+    def density(z):
+        calls["num"] += len(z)
+        return np.full(len(z), np.nan) if calls["num"] > calls["limit"] else -0.5 * np.sum(z**2, axis=1)
+
+    target = relbo.from_callable(density, dim=1, batched=True, gradient=False)
+    settings = {"max_components": 6, "stop": (), "min_improvement": -np.inf, "precondition": "none", "refine": False}
+    first = relbo.fit(target, **{**settings, "max_components": 1})
+    calls["num"], calls["limit"] = 0, first.num_evaluations + 20_000
+    posterior = relbo.fit(target, **settings)
+    assert "NaN log density" in posterior.stop_reason
+    assert np.isfinite(np.asarray(posterior.sample(100))).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_oracle_that_diverges(value, target):
+    """Its proposals are rejected, and the mixture stays what it was."""
+
+    class Wild(relbo.oracles.AscentOracle):
+        def propose(self, *args):
+            found = super().propose(*args)
+            return type(found)(jax.tree.map(lambda leaf: leaf * value, found.params), found.objective, found.num_nan)
+
+    oracle = LEAN["oracle"]
+    wild = Wild(ascent=oracle.ascent, num_restarts=1, starts=oracle.starts)
+    for step in ("fixed", "fully_corrective", "adaptive"):
+        posterior = relbo.fit(target, **{**SETTINGS, "oracle": wild, "step": step, "max_components": 3})
+        assert posterior.num_components == 1
+        assert np.isfinite(np.asarray(posterior.sample(100))).all()
+        assert not any(record.accepted for record in posterior.trace[1:])
+
+
+def test_every_iteration_is_written(target, tmp_path, monkeypatch):
+    lengths = []
+    write = container.os.replace
+
+    def replace(old, new):
+        write(old, new)
+        if str(new).endswith("fit.ckpt"):
+            lengths.append(len(relbo.load(new).trace))
+
+    monkeypatch.setattr(container.os, "replace", replace)
+    relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **SETTINGS)
+    assert lengths == [1, 2, 3, 4, 5, 6, 7, 8, 8]
