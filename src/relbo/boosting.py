@@ -8,6 +8,7 @@ An iteration is a pure function of its key and state, made of four compiled prog
 each compiled once per capacity. Decisions between them are the host's.
 """
 
+import dataclasses
 import math
 import time
 from functools import partial
@@ -133,7 +134,9 @@ class Booster(eqx.Module):
         kind = self.step_rule.kinds[int(update.kind)]
         args = (float(update.step_size), improvement, gap, objective, seen.elbo, num_nan, evaluations, begun)
         record = self._record(after, kind, accepted, *args)
-        return after, record
+        # A model that broke since the last iteration leaves nothing of the new mixture to be measured.
+        share = int(seen.num_nan_before) / (self._num_each(old) * _num_active(old))
+        return after, dataclasses.replace(record, nan_fraction=max(record.nan_fraction, share))
 
     def polish(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
         """Refinement with falling steps, for the end of a fit; kept only if it improves the mixture."""

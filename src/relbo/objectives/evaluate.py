@@ -91,6 +91,8 @@ class Comparison(eqx.Module):
     """ELBO(new) - ELBO(old), on common random numbers slot by slot."""
     elbo: Evaluation
     """Of the new mixture."""
+    num_nan_before: Int[Array, ""]
+    """Draws of the old mixture whose log density was NaN."""
 
 
 def compare(
@@ -108,7 +110,8 @@ def compare(
     before, after = _elbo_influence(old, old_ratios[:num]), _elbo_influence(new, new_ratios[num : 2 * num])
     std_err = _stratified_std_err(after.per_draw - before.per_draw, after.valid * before.valid)
     improvement = Estimate(after.value - before.value, std_err, num)
-    return Comparison(_gap_evaluation(before, old_ratios[2 * num :]), improvement, after.evaluation(num))
+    gap = _gap_evaluation(before, old_ratios[2 * num :])
+    return Comparison(gap, improvement, after.evaluation(num), before.num_nan)
 
 
 def _common_draws(key, old: Mixture, new: Mixture, params: PyTree, num_draws: int) -> Float[Array, "num dim"]:
