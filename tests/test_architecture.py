@@ -14,7 +14,7 @@ import relbo
 ROOT = pathlib.Path(relbo.__file__).parent
 
 ROOMS = [
-    "_require", "_compiled", "choices", "estimate", "targets", "families", "mixture", "objectives", "ascent",
+    "_require", "_compiled", "choices", "estimate", "targets", "families", "mixture", "memory", "objectives", "ascent",
     "precondition", "oracles", "steps", "trace", "stopping", "boosting", "settings", "guide", "posterior",
     "prediction", "diagnostics", "storage", "arviz_export", "progress", "interrupts", "fitting",
 ]  # fmt: skip

@@ -193,7 +193,7 @@ def walled(z):
 @pytest.fixture(scope="session")
 def paths():
     points = jnp.asarray([[0.0, 0.0, 0.0], [10.0, 10.0, -10.0], [60.0, 0.0, 0.0]], jnp.float32)
-    return jax.jit(lambda z: {kept: lbfgs_paths(walled, z, 40, kept) for kept in (1, 4)})(points)
+    return jax.jit(lambda z: {kept: lbfgs_paths(walled, z, 40, kept, 1024) for kept in (1, 4)})(points)
 
 
 @pytest.mark.parametrize("num_kept", [1, 4])

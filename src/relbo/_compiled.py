@@ -53,6 +53,12 @@ def start_compiling(function: Callable, *args: Any) -> None:
         start(*((function.__self__, *args) if method is not None else args))  # type: ignore[attr-defined]
 
 
+def temporary_bytes(function: Callable, *args: Any) -> int:
+    """What XLA sets aside for the temporaries of `function`, once compiled; 0 where it does not say."""
+    analysis = jax.jit(function, **_options(True)).lower(*args).compile().memory_analysis()
+    return analysis.temp_size_in_bytes if analysis is not None else 0
+
+
 def host_split(key, num: int) -> list:
     """Keys for use on the host: `fold_in` is one small program, where each number of keys to `split` is another."""
     return [jax.random.fold_in(key, index) for index in range(num)]

@@ -34,10 +34,11 @@ from relbo.objectives import (
 from relbo.oracles import AbstractOracle, find_modes, mode_evaluations
 from relbo.precondition import Preconditioner, Whitened, find_map, identity_map
 from relbo.steps import AbstractStep, WeightUpdate
-from relbo.targets import AbstractTarget
+from relbo.targets import AbstractTarget, limited
 from relbo.trace import Record
 
-_FIRST_CAPACITY = 32
+FIRST_CAPACITY = 32
+"""Slots of a mixture until they are full; then twice as many."""
 _POLISH_ROUNDS = 5
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
@@ -73,6 +74,8 @@ class Booster(eqx.Module):
     """Nats by which a component must improve the mixture to be kept; -inf keeps them all."""
     num_measure: int = eqx.field(static=True, default=16384)
     """Draws, over all slots, for ELBO, gap and the test whether a component is kept."""
+    points_at_once: int | None = eqx.field(static=True, default=None)
+    """At how many points the target is evaluated side by side; None for no limit."""
     missing: tuple[str, ...] = eqx.field(static=True, default=())
     """Settings that the file from which this was loaded could not hold; they stand at their defaults."""
 
@@ -85,7 +88,7 @@ class Booster(eqx.Module):
         if not alone:
             self._start_compiling(key)
         map_key, first_key, mode_key, measure_key = host_split(key, 4)
-        target, evaluations = find_map(map_key, self.target, self.preconditioner, self.estimator)
+        target, evaluations = find_map(map_key, self.limited_target(), self.preconditioner, self.estimator)
         mixture, num_nan, first_evaluations = self._first(first_key, target)
         modes, modes_evaluations = self._find_modes(mode_key, target)
         measured = self._measure(measure_key, target, mixture, mixture, _some_component(mixture)).elbo
@@ -159,9 +162,13 @@ class Booster(eqx.Module):
         args = (after, "polish", accepted, 0.0, improvement, None, None, seen.elbo, num_nan, evaluations, begun)
         return after, self._record(*args)
 
+    def limited_target(self) -> AbstractTarget:
+        """The target, never evaluated at more points at once than memory allows."""
+        return limited(self.target, self.points_at_once)
+
     def _start_compiling(self, key) -> None:
         """Compile the programs of the iterations while `init` is at work, from arguments of the right shapes."""
-        target = identity_map(self.target, self.preconditioner.kind)
+        target = identity_map(self.limited_target(), self.preconditioner.kind)
         mixture = _nothing(self.family, target)
         params, number = _some_component(mixture), np.asarray(0, np.int32)
         num_modes = self.oracle.starts.num_modes
@@ -183,7 +190,7 @@ class Booster(eqx.Module):
         ascent = self.first_ascent
         mixture = _nothing(self.family, target)
         if isinstance(self.refinement, NaturalAscent) and self.preconditioner.kind != "none":
-            alone = np.where(np.arange(_FIRST_CAPACITY) == 0, 0.0, -np.inf).astype(target.dtype)
+            alone = np.where(np.arange(FIRST_CAPACITY) == 0, 0.0, -np.inf).astype(target.dtype)
             mixture = eqx.tree_at(lambda m: m.log_weights, mixture, jax.device_put(alone))
             mixture, num_nan = _refine(key, self.refinement, target, mixture, self.estimator)
             return mixture, num_nan, _ascent_evaluations(self.refinement, mixture)
@@ -249,7 +256,7 @@ def _some_component(mixture: Mixture) -> PyTree:
 
 @partial(compiled, runs_once=True)
 def _nothing(family, target):
-    return empty_mixture(family, target.dim, _FIRST_CAPACITY, target.dtype)
+    return empty_mixture(family, target.dim, FIRST_CAPACITY, target.dtype)
 
 
 def _num_active(mixture: Mixture) -> int:

@@ -155,7 +155,7 @@ class _Run:
 
     def _resume(self, start: Posterior) -> None:
         """Take the state before polishing, so that a continued fit equals one that never stopped."""
-        whitened = start.state.target.with_target(self.booster.target)
+        whitened = start.state.target.with_target(self.booster.limited_target())
         self.state = eqx.tree_at(lambda state: state.target, start.state, whitened)
         self.records = [record for record in start.trace if record.kind != "polish"]
 

@@ -107,6 +107,8 @@ def map_chunks(function, xs: PyTree, chunk: int = CHUNK, used: Bool[Array, " num
     """
     num = jax.tree.leaves(xs)[0].shape[0]
     chunk = min(chunk, num)
+    if chunk == 1 and used is None:
+        return jax.lax.map(function, xs)  # without a batch axis, so that a `cond` inside takes one branch
     if used is None or num % chunk:
         return jax.lax.map(function, xs, batch_size=chunk)
 
@@ -120,6 +122,14 @@ def map_chunks(function, xs: PyTree, chunk: int = CHUNK, used: Bool[Array, " num
     parts = jax.tree.map(lambda leaf: leaf.reshape(num // chunk, chunk, *leaf.shape[1:]), xs)
     found = jax.lax.map(one, (parts, used.reshape(-1, chunk).any(axis=1)))
     return jax.tree.map(lambda leaf: leaf.reshape(num, *leaf.shape[2:]), found)
+
+
+def after(known: Float[Array, " num"], points: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`points`, as they are, but not before `known` is known: so that two chunked loops run one after the other.
+
+    The compiler cannot tell that an index is never negative, and keeps the dependence.
+    """
+    return jnp.where(jnp.argmax(known) < 0, jnp.nan, points)
 
 
 def empty_mixture(family: AbstractFamily, dim: int, capacity: int, dtype) -> Mixture:

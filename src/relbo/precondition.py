@@ -15,13 +15,13 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from relbo._compiled import compiled, host_split
-from relbo.ascent import GradientAscent, NaturalAscent, kept_steps, lbfgs_evaluations, lbfgs_path
+from relbo.ascent import GradientAscent, NaturalAscent, kept_steps, lbfgs_evaluations, lbfgs_path, map_walks
 from relbo.ascent.curvature import laplace_factor
 from relbo.choices import choose_name
 from relbo.families import DENSE_LIMIT, Box, Cholesky, Diagonal, LocationScale, LocationScaleParams, LowRank, Normal
 from relbo.mixture import empty_mixture, map_chunks
 from relbo.objectives import ELBO, AbstractEstimator
-from relbo.targets import AbstractTarget, anchored
+from relbo.targets import AbstractTarget, AbstractWrapper, anchored
 from relbo.targets.minibatch import Anchored
 
 _BOX = Box(loc=1e12, log_scale=27.0)  # a component of the race that ends here has run away
@@ -46,7 +46,7 @@ class Preconditioner(eqx.Module):
         choose_name("precondition", self.kind, _KINDS)
 
 
-class Whitened(AbstractTarget):
+class Whitened(AbstractWrapper):
     r"""The target in whitened coordinates: $\log p(m + A u) + \log|\det A|$, so that ELBOs need no correction."""
 
     target: AbstractTarget
@@ -55,22 +55,6 @@ class Whitened(AbstractTarget):
 
     def __init__(self, target: AbstractTarget, family: LocationScale, params: LocationScaleParams):
         self.target, self.family, self.params = target, family, params
-
-    @property
-    def dim(self):
-        return self.target.dim
-
-    @property
-    def dtype(self):
-        return self.target.dtype
-
-    @property
-    def differentiable(self):
-        return self.target.differentiable
-
-    @property
-    def twice_differentiable(self):
-        return self.target.twice_differentiable
 
     @property
     def initial(self):
@@ -93,8 +77,8 @@ class Whitened(AbstractTarget):
     def unconstrain(self, params):
         return self.whiten(self.target.unconstrain(params))
 
-    def coordinate_names(self):
-        return self.target.coordinate_names()
+    def log_likelihood(self, u):
+        return self.target.log_likelihood(self.unwhiten(u))
 
     def whiten(self, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
         return self.family.scale.solve(self.params.scale, z - self.params.loc)
@@ -208,14 +192,16 @@ def walk(key, target: Whitened, centers, log_widths, own) -> Float[Array, "num k
 
     now = target.subsample(key)
 
-    def one(point, is_own):
+    def one(start):
+        point, is_own = start
+
         def height(at):
             return now.target.log_density(jnp.where(is_own, at, target.unwhiten(at)))
 
         path = lbfgs_path(height, point, _WALK_STEPS)[kept_steps(_WALK_STEPS, _KEPT)]
         return jnp.where(is_own, jax.vmap(target.whiten)(path), path)
 
-    return jax.vmap(one)(scattered(key, centers, log_widths), own)
+    return map_walks(one, (scattered(key, centers, log_widths), own), now.points_at_once)
 
 
 def scattered(key, centers: Float[Array, "num dim"], log_widths: Float[Array, " num"]) -> Float[Array, "num dim"]:
@@ -238,7 +224,7 @@ def curvature(key, target: Whitened, points):
         values = jax.vmap(now.log_density)(point + noise @ factor.T)
         return factor, values.mean() + jnp.sum(jnp.log(jnp.diagonal(factor)))
 
-    return map_chunks(at, points, max(1, min(2048, target.points_at_once) // target.dim))
+    return map_chunks(at, points, max(1, min(2048, now.points_at_once) // target.dim))
 
 
 @partial(compiled, runs_once=True)

@@ -6,10 +6,11 @@ from typing import Any
 import equinox as eqx
 
 from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
-from relbo.boosting import Booster
+from relbo.boosting import FIRST_CAPACITY, Booster
 from relbo.choices import choose_name, choose_object
 from relbo.families import AbstractFamily, resolve_family
 from relbo.families.natural import has_geometry
+from relbo.memory import affordable_draws, as_bytes, check_size, points_at_once
 from relbo.objectives import ESTIMATORS, RELBO, AbstractEstimator, AbstractObjective, FiniteStep
 from relbo.oracles import AbstractOracle, AscentOracle, GradientOracle, LaplaceOracle, NaturalOracle, Starts
 from relbo.precondition import Preconditioner
@@ -41,14 +42,17 @@ def make_booster(
     refine: str | AbstractAscent | bool = True,
     precondition: str | Preconditioner = "auto",
     min_improvement: float | None = None,
+    max_memory: int | str | None = None,
 ) -> Booster:
     """A booster to drive by hand; `relbo.fit` takes the same settings. Every setting is a name or an object.
 
     Left to themselves, normal families get the natural-gradient oracle and refinement, all others Adam; a target
     without gradient gets the score-function estimator. A component is kept if it improves the ELBO by `min_improvement`
-    nats (1e-4; with the fixed step, which is not monotone, all are kept).
+    nats (1e-4; with the fixed step, which is not monotone, all are kept). `max_memory`, in bytes or as in "2GB", bounds
+    what evaluations and draws take at once, beyond the data; by default about 1 GB is for the evaluations.
     """
     target = as_target(target)
+    memory = None if max_memory is None else as_bytes(max_memory)
     chosen_family = resolve_family(family, target.dim)
     natural = "natural" if has_geometry(chosen_family) else "gradient"
     chosen_estimator = _estimator(target, estimator)
@@ -66,6 +70,9 @@ def make_booster(
     for ascent in (first, refinement):
         if ascent is not None:
             ascent.check(chosen_family)
+    preconditioner = precondition if isinstance(precondition, Preconditioner) else Preconditioner(precondition)
+    check_size(chosen_family, target.dim, target.dtype, FIRST_CAPACITY, preconditioner.kind == "dense", memory)
+    num_measure = _FULL_DATA_DRAWS if target.subsamples else Booster.num_measure
     chosen_step = choose_object("step", step, STEPS, AbstractStep)
     if min_improvement is None:
         min_improvement = 1e-4 if chosen_step.monotone else -math.inf
@@ -78,9 +85,10 @@ def make_booster(
         estimator=chosen_estimator,
         first_ascent=first,
         refinement=refinement,
-        preconditioner=precondition if isinstance(precondition, Preconditioner) else Preconditioner(precondition),
+        preconditioner=preconditioner,
         min_improvement=min_improvement,
-        num_measure=_FULL_DATA_DRAWS if target.subsamples else Booster.num_measure,
+        num_measure=affordable_draws(num_measure, target.dim, target.dtype, memory),
+        points_at_once=points_at_once(target, memory),
     )
 
 

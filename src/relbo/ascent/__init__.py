@@ -2,7 +2,7 @@
 
 from relbo.ascent.base import AbstractAscent
 from relbo.ascent.gradient import GradientAscent
-from relbo.ascent.lbfgs import kept_steps, lbfgs_evaluations, lbfgs_path, lbfgs_paths
+from relbo.ascent.lbfgs import kept_steps, lbfgs_evaluations, lbfgs_path, lbfgs_paths, map_walks
 from relbo.ascent.natural import NaturalAscent
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "lbfgs_evaluations",
     "lbfgs_path",
     "lbfgs_paths",
+    "map_walks",
 ]

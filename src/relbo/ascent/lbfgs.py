@@ -6,20 +6,33 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from relbo.mixture import map_chunks
+
 MAX_LINESEARCH_STEPS = 15
 _SMALL_GAIN = 1e-3  # nats
 _MAX_IDLE = 3
 
 
 def lbfgs_paths(
-    function, points: Float[Array, "num dim"], num_steps: int, num_kept: int
+    function, points: Float[Array, "num dim"], num_steps: int, num_kept: int, points_at_once: int
 ) -> Float[Array, "num num_kept dim"]:
     """Ascend `function` from every point; positions kept at `num_kept` steps, the last of them the end.
 
     A path that meets a value or gradient that is not finite stays where it was.
     """
     kept = kept_steps(num_steps, num_kept)
-    return jax.vmap(lambda point: lbfgs_path(function, point, num_steps)[kept])(points)
+    return map_walks(lambda point: lbfgs_path(function, point, num_steps)[kept], points, points_at_once)
+
+
+def map_walks(walk, starts, points_at_once: int):
+    """`vmap(walk)(starts)`, of as many walks at a time as may be.
+
+    Limits of the target's own (`targets.Limited`) would not do: the two branches of a vmapped line search are
+    independent of each other, and would be two loops side by side (see `map_chunks`).
+    """
+    if jax.tree.leaves(starts)[0].shape[0] <= points_at_once:
+        return jax.vmap(walk)(starts)
+    return map_chunks(walk, starts, points_at_once)
 
 
 def kept_steps(num_steps: int, num_kept: int) -> np.ndarray:

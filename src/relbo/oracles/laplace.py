@@ -35,7 +35,7 @@ class LaplaceOracle(AbstractOracle):
         begun = best_starts(pool_keys, target, mixture, self.starts, modes, self.num_restarts, iteration)
         walked = self._walk(target, mixture, begun)
         params = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), begun, walked)
-        draws = mixture_draws(draw_key, target, mixture)
+        draws = mixture_draws(draw_key, target, mixture, known=jax.tree.leaves(walked)[0].ravel())
         found = score(score_key, target, mixture, draws, params, _FINAL_DRAWS)
         best = jnp.argmax(jnp.where(jnp.isfinite(found.gain), found.gain, -jnp.inf))
         one, chosen = jax.tree.map(lambda leaf: leaf[best], (params, found))
@@ -51,7 +51,7 @@ class LaplaceOracle(AbstractOracle):
             return target.log_density(point) - mixture.log_prob(point)
 
         points = jax.vmap(mixture.family.location)(params)
-        ends = lbfgs_paths(residual, points, self.num_steps, 1)[:, -1]
+        ends = lbfgs_paths(residual, points, self.num_steps, 1, target.points_at_once)[:, -1]
         if target.dim > DENSE_LIMIT:
             return jax.vmap(lambda end, p: mixture.family.move(p, end, jnp.zeros((), end.dtype)))(ends, params)
 

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from relbo._compiled import compiled, host_split
 from relbo.ascent.base import masked_mean
 from relbo.families import DENSE_LIMIT
-from relbo.mixture import Mixture, map_chunks
+from relbo.mixture import Mixture, after, map_chunks
 from relbo.precondition import Whitened, curvature, curvature_evaluations, scattered, walk, walk_evaluations
 
 _LOG_STEPS = np.log(2.0) * -np.arange(1, 13)  # gamma from 1/2 to 2^-12
@@ -135,7 +135,7 @@ def _residual_starts(key, target, mixture, num, draws: "Draws"):
     slots = jnp.arange(draws.points.shape[0]) // each
     # A draw moved away from its component's location is a draw of the inflated component.
     locations = jax.vmap(family.location)(mixture.params)[slots]
-    points = locations + _INFLATION * (draws.points - locations)
+    points = after(draws.log_p, locations + _INFLATION * (draws.points - locations))
     log_p, log_q, log_wide = jax.vmap(lambda z: (target.log_density(z), mixture.log_prob(z), wide.log_prob(z)))(points)
     residual = jnp.where(mixture.active[slots], log_p - log_q, jnp.nan)
     excess = jnp.log(jnp.maximum(residual - masked_mean(residual), 1e-3))
@@ -160,10 +160,11 @@ class Draws(eqx.Module):
     log_q: Float[Array, " num"]
 
 
-def mixture_draws(key: Key[Array, ""], target: Whitened, mixture: Mixture) -> Draws:
-    """About `POOL_DRAWS` draws in all; those that are not finite get weight zero."""
+def mixture_draws(key: Key[Array, ""], target: Whitened, mixture: Mixture, known: Array | None = None) -> Draws:
+    """About `POOL_DRAWS` draws in all; those that are not finite get weight zero. See `mixture.after` for `known`."""
     each = max(1, POOL_DRAWS // mixture.capacity)
     points = mixture.sample_stratified(key, each).reshape(-1, target.dim)
+    points = points if known is None else after(known, points)
     weights = jnp.repeat(jnp.exp(mixture.log_weights) / each, each)
     log_p, log_q = jax.vmap(lambda z: (target.log_density(z), mixture.log_prob(z)))(points)
     finite = jnp.isfinite(log_p) & jnp.isfinite(log_q)

@@ -19,6 +19,8 @@ try:
 except ImportError:  # Windows: two processes are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
+_MEMORY = ("num_measure", "points_at_once")  # who ran out of memory may go on with less
+
 
 class Checkpoint:
     """The file of one fit. The file before it is kept as `PATH.previous`, until the fit ends.
@@ -142,7 +144,8 @@ def check_same_fit(found: tuple[Posterior, dict[str, Any]], booster: Booster, mi
         raise ValueError(f"{other}its seed is {theirs['seed']}, not {mine['seed']}.{remedy}")
     settings, asked = header["settings"] | {"family": header["family"]}, settings_of(booster)
     asked |= {"family": encode(booster.family)}
-    changed = [name for name in asked if asked[name] != settings.get(name) and not _unnamed(asked[name])]
+    compared = [name for name in asked if name not in _MEMORY and not _unnamed(asked[name])]
+    changed = [name for name in compared if asked[name] != settings.get(name)]
     if changed:
         raise ValueError(f"{other}{', '.join(changed)} differ{'s' if len(changed) == 1 else ''}.{remedy}")
     before, now = np.asarray(theirs["log_densities"]), np.asarray(mine["log_densities"])

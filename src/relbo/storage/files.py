@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PyTree
@@ -64,13 +65,12 @@ def attach(posterior: Posterior, target: AbstractTarget) -> Posterior:
     """The same posterior with a target instead of the one that it was loaded with."""
     check_alike(posterior.target, target, "the file's posterior")
     booster = posterior.booster
-    parts = {name: getattr(booster, name) for name in Booster.__dataclass_fields__ if name != "target"}
-    whitened = posterior.whitened.with_target(target)
-    state = _with(posterior.state, target=whitened)
+    booster = eqx.tree_at(lambda b: b.target, booster, target)
+    whitened = posterior.whitened.with_target(booster.limited_target())
+    state = eqx.tree_at(lambda s: s.target, posterior.state, whitened)
     return Posterior(
-        posterior.mixture, whitened, posterior.elbo, posterior.trace, posterior.stop_reason,
-        Booster(target=target, **parts), state,
-    )  # fmt: skip
+        posterior.mixture, whitened, posterior.elbo, posterior.trace, posterior.stop_reason, booster, state
+    )
 
 
 def check_alike(stored: AbstractTarget, target: AbstractTarget, what: str) -> None:
@@ -126,7 +126,11 @@ def to_bytes(posterior: Posterior, *, num_draws: int = 0, data: bool = False, fi
 def settings_of(booster: Booster) -> dict[str, Any]:
     """The settings of a booster as JSON."""
     parts = {part: encode_or_text(getattr(booster, part)) for part in _PARTS}
-    return parts | {"min_improvement": encode_number(booster.min_improvement), "num_measure": booster.num_measure}
+    return parts | {
+        "min_improvement": encode_number(booster.min_improvement),
+        "num_measure": booster.num_measure,
+        "points_at_once": booster.points_at_once,
+    }
 
 
 def read(path: str | os.PathLike, step_rule: AbstractStep | None = None) -> tuple[Posterior, dict[str, Any]]:
@@ -186,8 +190,16 @@ def _booster(settings: dict[str, Any], target: StoredTarget, family: AbstractFam
     for part, value in parts.items():
         if not isinstance(value, kinds[part].type):
             raise ValueError(f"{part} is {value!r}")
-    limits = {"min_improvement": decode_number(settings["min_improvement"]), "num_measure": settings["num_measure"]}
-    return Booster(target=target, family=family, **parts, **limits, missing=tuple(missing))
+    limit = settings["points_at_once"]
+    return Booster(
+        target=target,
+        family=family,
+        **parts,
+        min_improvement=decode_number(settings["min_improvement"]),
+        num_measure=_whole(settings["num_measure"]),
+        points_at_once=None if limit is None else _whole(limit),
+        missing=tuple(missing),
+    )
 
 
 def _whitened(header: dict[str, Any], arrays: Arrays, target: StoredTarget) -> Whitened:
@@ -243,8 +255,3 @@ def _whole(number: Any) -> int:
     if type(number) is not int or number < 0:
         raise ValueError(f"{number!r} is not a whole number")
     return number
-
-
-def _with(module: Any, **changes: Any) -> Any:
-    fields = {name: getattr(module, name) for name in type(module).__dataclass_fields__}
-    return type(module)(**(fields | changes))

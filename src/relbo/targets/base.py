@@ -144,3 +144,67 @@ class AbstractLayoutTarget(AbstractTarget):
 
     def described(self) -> Layout | None:
         return self.layout
+
+
+class AbstractWrapper(AbstractTarget):
+    """A target made from another: whatever is not said otherwise is the other's answer.
+
+    Said here is what does not depend on the coordinates, and `constrain`, `unconstrain`, `initial` and `log_likelihood`
+    for those that keep the coordinates. Minibatches are not passed on: their estimates are the wrapper's own affair.
+    """
+
+    target: eqx.AbstractVar[AbstractTarget]
+
+    @property
+    def dim(self):
+        return self.target.dim
+
+    @property
+    def dtype(self):
+        return self.target.dtype
+
+    @property
+    def differentiable(self):
+        return self.target.differentiable
+
+    @property
+    def twice_differentiable(self):
+        return self.target.twice_differentiable
+
+    @property
+    def initial(self):
+        return self.target.initial
+
+    @property
+    def points_at_once(self) -> int:
+        return self.target.points_at_once
+
+    def constrain(self, z: Float[Array, " dim"]) -> PyTree:
+        return self.target.constrain(z)
+
+    def unconstrain(self, params: PyTree) -> Float[Array, " dim"]:
+        return self.target.unconstrain(params)
+
+    def coordinate_names(self) -> list[str]:
+        return self.target.coordinate_names()
+
+    def dims(self) -> dict[str, tuple[str, ...]]:
+        return self.target.dims()
+
+    def coords(self) -> dict[str, np.ndarray]:
+        return self.target.coords()
+
+    def log_likelihood(self, z: Float[Array, " dim"]) -> dict[str, Array]:
+        return self.target.log_likelihood(z)
+
+    def observed_data(self) -> dict[str, np.ndarray]:
+        return self.target.observed_data()
+
+    def constant_data(self) -> dict[str, np.ndarray]:
+        return self.target.constant_data()
+
+    def predict(self, draws: PyTree, seed: int, /, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
+        return self.target.predict(draws, seed, *args, **kwargs)
+
+    def sample_prior(self, num_draws: int, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        return self.target.sample_prior(num_draws, seed)

@@ -19,10 +19,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from relbo.targets.base import AbstractTarget
+from relbo.targets.base import AbstractTarget, AbstractWrapper
+from relbo.targets.limited import PLENTY
 
 
-class Anchored(AbstractTarget):
+class Anchored(AbstractWrapper):
     """A subsampling target with an anchor; `subsample(key)` is the estimate on a minibatch.
 
     `value` and `gradient` are those of all data at the anchor; on a minibatch, by how much they exceed its own there.
@@ -39,25 +40,14 @@ class Anchored(AbstractTarget):
         self.target, self.point, self.value, self.gradient, self.batch = target, point, value, gradient, batch
 
     @property
-    def dim(self):
-        return self.target.dim
-
-    @property
-    def dtype(self):
-        return self.target.dtype
-
-    @property
-    def differentiable(self):
-        return self.target.differentiable
-
-    @property
-    def twice_differentiable(self):
-        return self.target.twice_differentiable
-
-    @property
     def initial(self):
         """The target's, with the anchor, which is the better place to start, instead of the first."""
         return self.target.initial.at[0].set(self.point)
+
+    @property
+    def points_at_once(self) -> int:
+        """A minibatch is small."""
+        return self.target.points_at_once if self.batch is None else PLENTY
 
     def log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         if self.batch is None:
@@ -68,15 +58,6 @@ class Anchored(AbstractTarget):
         batch = self.target.draw_batch(key)
         value, gradient = jax.value_and_grad(self.target.log_density_on)(self.point, batch)
         return Anchored(self.target, self.point, self.value - value, self.gradient - gradient, batch)
-
-    def constrain(self, z: Float[Array, " dim"]) -> PyTree:
-        return self.target.constrain(z)
-
-    def unconstrain(self, params: PyTree) -> Float[Array, " dim"]:
-        return self.target.unconstrain(params)
-
-    def coordinate_names(self) -> list[str]:
-        return self.target.coordinate_names()
 
 
 def anchored(target: AbstractTarget, point: Any) -> AbstractTarget:
