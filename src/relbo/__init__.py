@@ -3,6 +3,7 @@
 from relbo import families, objectives, oracles, steps
 from relbo.arviz_export import to_arviz
 from relbo.boosting import Booster, State
+from relbo.calibration import Calibration, calibrate
 from relbo.diagnostics import Diagnosis, diagnose
 from relbo.estimate import Estimate
 from relbo.fitting import fit
@@ -24,6 +25,7 @@ __all__ = [
     "Adaptive",
     "Away",
     "Booster",
+    "Calibration",
     "Diagnosis",
     "Estimate",
     "FiniteStep",
@@ -45,6 +47,7 @@ __all__ = [
     "Stalled",
     "Starts",
     "State",
+    "calibrate",
     "diagnose",
     "families",
     "fit",
