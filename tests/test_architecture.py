@@ -16,7 +16,7 @@ ROOT = pathlib.Path(relbo.__file__).parent
 ROOMS = [
     "_require", "_compiled", "choices", "estimate", "targets", "families", "mixture", "objectives", "ascent",
     "precondition", "oracles", "steps", "trace", "stopping", "boosting", "settings", "guide", "posterior",
-    "prediction", "diagnostics", "arviz_export", "progress", "fitting", "calibration",
+    "prediction", "diagnostics", "arviz_export", "comparison", "progress", "fitting", "calibration",
 ]  # fmt: skip
 """From the ground up: a room imports only from itself and from rooms before it."""
 
@@ -50,9 +50,9 @@ def test_imports_point_to_earlier_rooms():
 
 def test_public_names():
     names = """
-        Adaptive Away Booster Calibration Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow
+        Adaptive Agreement Away Booster Calibration Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow
         GradientOracle LaplaceOracle LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds NaturalOracle
-        Pairwise Posterior Preconditioner RELBO Record Stalled Starts State calibrate diagnose families fit
+        Pairwise Posterior Preconditioner RELBO Record Stalled Starts State calibrate compare diagnose families fit
         from_callable from_log_density from_numpyro from_pymc from_stan make_booster objectives oracles paper predict
         steps to_arviz
     """

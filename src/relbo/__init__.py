@@ -4,6 +4,7 @@ from relbo import families, objectives, oracles, steps
 from relbo.arviz_export import to_arviz
 from relbo.boosting import Booster, State
 from relbo.calibration import Calibration, calibrate
+from relbo.comparison import Agreement, compare
 from relbo.diagnostics import Diagnosis, diagnose
 from relbo.estimate import Estimate
 from relbo.fitting import fit
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "RELBO",
     "Adaptive",
+    "Agreement",
     "Away",
     "Booster",
     "Calibration",
@@ -48,6 +50,7 @@ __all__ = [
     "Starts",
     "State",
     "calibrate",
+    "compare",
     "diagnose",
     "families",
     "fit",
