@@ -23,7 +23,7 @@ import numpy as np
 
 from relbo._require import require
 from relbo.calibration.result import Calibration
-from relbo.calibration.trial import Experiment, Failure, FitWith, Ranks, SimulatorExperiment, Trial
+from relbo.calibration.trial import AbstractExperiment, Failure, FitWith, Ranks, SimulatorExperiment, Trial
 from relbo.calibration.workers import choose_num_processes, run_trials
 from relbo.posterior import Posterior
 from relbo.progress import count_up
@@ -94,7 +94,7 @@ def calibrate(
     return Calibration(names, ranks, num_draws, num_simulations, failures, seconds, seed, level, interrupted)
 
 
-def _experiment(model, args, kwargs, make_target, num_simulations: int, seed: int) -> Experiment:
+def _experiment(model, args, kwargs, make_target, num_simulations: int, seed: int) -> AbstractExperiment:
     if make_target is not None:
         if not callable(model) or not callable(make_target) or args or kwargs:
             raise TypeError(
@@ -116,7 +116,7 @@ def _experiment(model, args, kwargs, make_target, num_simulations: int, seed: in
     return _numpyro_experiment(model, target, num_simulations, seed)
 
 
-def _numpyro_experiment(model: Any, target: AbstractTarget, num_simulations: int, seed: int) -> Experiment:
+def _numpyro_experiment(model: Any, target: AbstractTarget, num_simulations: int, seed: int) -> AbstractExperiment:
     require("numpyro", extra="numpyro")
     from relbo.calibration.numpyro_models import from_draws, from_prior
     from relbo.targets.numpyro_target import NumPyroTarget

@@ -2,9 +2,11 @@
 
 The values go to the sites and not to the model's arguments, so it does not matter which argument holds which data, nor
 whether the model uses them for something else (a lagged regressor stays what it was, in the simulation as in the fit).
+Wrapped models are equal if their models are, so that a second calibration finds the programs of the first compiled.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,25 +14,26 @@ import numpy as np
 import numpyro
 from numpyro.primitives import Messenger
 
+from relbo.calibration.trial import AbstractExperiment
 from relbo.targets.numpyro_target import NumPyroTarget, read_target
 
 
+@dataclass(frozen=True)
 class Reobserved:
     """The model with its observed sites at the values of the first argument."""
 
-    def __init__(self, model: Callable[..., Any]):
-        self.model = model
+    model: Callable[..., Any]
 
     def __call__(self, observed: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         with _Replace(observed):
             return self.model(*args, **kwargs)
 
 
+@dataclass(frozen=True)
 class Repeated:
     """The model with its own observations, and a second set of them, the first argument, given the same parameters."""
 
-    def __init__(self, model: Callable[..., Any]):
-        self.model = model
+    model: Callable[..., Any]
 
     def __call__(self, observed: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         with _Repeat(observed):
@@ -58,7 +61,7 @@ class _Repeat(_OnObserved):
             numpyro.sample(f"{msg['name']}__repeated", msg["fn"], obs=self.values[msg["name"]])
 
 
-class NumPyroExperiment:
+class NumPyroExperiment(AbstractExperiment):
     """Data drawn by the model itself; a fit to each set of them. Made in one process, used in others.
 
     `simulated` holds parameters and data, name to array behind an axis of simulations. The target is made at the first
@@ -75,7 +78,7 @@ class NumPyroExperiment:
 
     def jobs(self, num_simulations: int) -> list[Any]:
         sets = self.params, self.data
-        return [jax.tree.map(lambda array, i=index: array[i], sets) for index in range(num_simulations)]
+        return [jax.tree.map(lambda array, i=index: np.asarray(array[i]), sets) for index in range(num_simulations)]
 
     def realise(self, job: Any) -> tuple[dict[str, np.ndarray], NumPyroTarget]:
         params, data = job

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relbo.calibration.ranks import NUM_TESTS, RankTest, check_ranks, holm, uniforms
-from relbo.calibration.trial import Failure
+from relbo.calibration.trial import LOG_JOINT, Failure
 from relbo.estimate import Estimate
 
 MAX_FAILURES = 0.05
@@ -103,12 +103,20 @@ class Calibration:
                 f"Calibrated, as far as {len(self.ranks)} fits can tell ({p}): draws too high or low by {shift:.2f} "
                 f"posterior sds, or sds wrong by {width:.0%}, would probably have been found."
             )
-        worst, others = self.worst[0], sum(p < self.level for p in self.p_values.values()) - 1
-        found = f"Not calibrated ({p}): the draws of {worst.name} are {self._in_words(worst)}."
-        return f"{found} {others} more quantit{'ies' if others > 1 else 'y'} too." if others else found
+        bad = [test for test in self.worst if self.p_values[test.name] < self.level]
+        parameters = [test for test in bad if test.name != LOG_JOINT]
+        if not parameters:
+            return (
+                f"Not calibrated ({p}): the parameters one by one show nothing, but the {LOG_JOINT} at the draws is "
+                f"{self._in_words(bad[0])}. Too high: the draws lie too near the mode; too low: too far out, or they "
+                "do not follow the data."
+            )
+        found = f"Not calibrated ({p}): the draws of {parameters[0].name} are {self._in_words(parameters[0])}."
+        others = len(bad) - 1
+        return f"{found} {others} more quantit{'ies are' if others > 1 else 'y is'} off." if others else found
 
     def _in_words(self, test: RankTest) -> str:
-        problem = test.problem(self._level_each)
+        problem = test.problem(self.level / NUM_TESTS)
         if "high" in problem or "low" in problem:
             shift = Estimate(abs(float(test.shift.value)), test.shift.std_err, test.shift.num_draws)
             problem += f", by {shift} posterior sds"

@@ -1,8 +1,9 @@
 """One simulation: draw parameters and data, fit, and rank the parameters among the posterior's draws."""
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +20,19 @@ from relbo.targets.layout import named_leaves
 LOG_JOINT = "log joint density"
 
 
-class Experiment(Protocol):
-    """Where parameters and data come from. `jobs` is asked in the user's process, `realise` wherever a fit runs."""
+class AbstractExperiment(abc.ABC):
+    """Where parameters and data come from."""
 
-    def jobs(self, num_simulations: int) -> list[Any]: ...
+    @abc.abstractmethod
+    def jobs(self, num_simulations: int) -> list[Any]:
+        """What each simulation needs; asked in the user's process."""
 
-    def realise(self, job: Any) -> tuple[Any, AbstractTarget]: ...
+    @abc.abstractmethod
+    def realise(self, job: Any) -> tuple[Any, AbstractTarget]:
+        """The true parameters of a simulation, and the target given its data; asked wherever the fit runs."""
 
 
-class SimulatorExperiment:
+class SimulatorExperiment(AbstractExperiment):
     """The user's own pair of functions: `simulate(rng)` gives parameters and data, `make_target(data)` the target."""
 
     def __init__(self, simulate: Callable[..., Any], make_target: Callable[[Any], Any], seed: int):
@@ -75,7 +80,7 @@ class Ranks:
 class Trial:
     """What a process needs to run any of the simulations."""
 
-    experiment: Experiment
+    experiment: AbstractExperiment
     fit: Callable[[AbstractTarget, int], Posterior]
     num_draws: int
     seed: int
@@ -99,7 +104,7 @@ class Trial:
         return Ranks(simulation, names, ranks, below)
 
 
-def _quantities(truth: Any, target: AbstractTarget, posterior: Posterior, draws) -> tuple[dict, dict]:
+def _quantities(truth: Any, target: AbstractTarget, posterior: Any, draws) -> tuple[dict, dict]:
     """Name to value at the truth, and at the draws: the parameters, and the log joint density where it can be had."""
     values = {name: np.asarray(leaf) for name, leaf in named_leaves(truth)[0]}
     drawn = {name: np.asarray(leaf) for name, leaf in named_leaves(posterior.constrain(draws))[0]}

@@ -8,7 +8,7 @@ import numpy as np
 from relbo.comparison.agreement import Agreement, Difference, ModeAgreement, ParameterAgreement
 from relbo.comparison.effective import effective_size
 from relbo.comparison.reference import Draws, own_draws, read_reference
-from relbo.comparison.wasserstein import chance_moments, distance, gamma_limit, sliced, sliced_chance_moments
+from relbo.comparison.wasserstein import chance_distances, chance_limit, distance, sliced, sliced_chance_distances
 from relbo.diagnostics.modes import modes_of
 from relbo.estimate import Estimate
 from relbo.posterior import Posterior
@@ -18,7 +18,7 @@ FALSE_ALARM = 0.01
 _KINDS = 5
 _RISK = FALSE_ALARM / _KINDS
 _NUM_DIRECTIONS = 64
-_CHANCE_ROWS = 4000
+_CHANCE_ROWS = 2000
 
 
 def compare(posterior: Posterior, reference: Any, num_draws: int = 10_000, seed: int = 0) -> Agreement:
@@ -44,9 +44,10 @@ def compare(posterior: Posterior, reference: Any, num_draws: int = 10_000, seed:
     names, notes = _comparable(own, known)
     ours, theirs = (np.stack([draws.columns[name] for name in names], axis=1) for draws in (own, known))
     ess = np.array([effective_size(theirs[:, column], known.num_chains) for column in range(len(names))])
+    points = (ours, theirs) if own.points is None or known.points is None else (own.points, known.points)
     return Agreement(
-        _parameters(names, ours, theirs, ess, known.num_chains),
-        _sliced(own, known, ours, theirs, np.random.default_rng(seed)),
+        parameter_differences(names, ours, theirs, known.num_chains),
+        sliced_difference(*points, known.num_chains, np.random.default_rng(seed)),
         _modes(posterior, own, known),
         num_draws,
         len(theirs),
@@ -73,17 +74,21 @@ def _comparable(own: Draws, known: Draws) -> tuple[list[str], list[str]]:
     return [name for name in shared if name not in fixed], notes
 
 
-def _parameters(names, ours, theirs, ess, num_chains) -> list[ParameterAgreement]:
+def parameter_differences(
+    names: list[str], ours: np.ndarray, theirs: np.ndarray, num_chains: int
+) -> list[ParameterAgreement]:
+    """Column by column of two samples (num, parameters), the second of which may come from chains."""
+    ess = np.array([effective_size(column, num_chains) for column in theirs.T])
     centres, scales = theirs.mean(axis=0), theirs.std(axis=0, ddof=1)
     ours, theirs = (ours - centres) / scales, (theirs - centres) / scales
-    # Of squares for the sd, and of distances from the middle for the distance: chains may know them less well.
+    # For the sd what counts is how well the chains know the squares.
     square_ess = np.array([effective_size(column**2, num_chains) for column in theirs.T])
-    chance = chance_moments(np.concatenate([ours, theirs]))
+    chance = chance_limit(chance_distances(np.concatenate([ours, theirs])), _RISK / len(names))
     found = []
     for index, name in enumerate(names):
         q, reference = ours[:, index], theirs[:, index]
         least = min(ess[index], square_ess[index])
-        distances = _distance(q, reference, least, chance[0][index], chance[1][index], _RISK / len(names))
+        distances = _distance(q, reference, least, float(chance[index]))
         mean = _mean_error(q, reference, ess[index], _RISK / len(names))
         sd = _sd_error(q, reference, square_ess[index], _RISK / len(names))
         found.append(ParameterAgreement(name, mean, sd, distances))
@@ -104,31 +109,27 @@ def _sd_error(q: np.ndarray, reference: np.ndarray, ess: float, risk: float) -> 
     return Difference(Estimate(error, (1 + error) * std_err, len(q)), floor)
 
 
-def _distance(q, reference, ess: float, mean: float, spread: float, risk: float) -> Difference:
+def _distance(q: np.ndarray, reference: np.ndarray, ess: float, limit: float) -> Difference:
     value, own, theirs = distance(q, reference)
     std_err = math.sqrt(own / len(q) + theirs / ess)
-    floor = gamma_limit(mean, spread, risk) * math.sqrt(1 / len(q) + 1 / ess)
-    return Difference(Estimate(value, std_err, len(q)), float(floor))
+    return Difference(Estimate(value, std_err, len(q)), limit * math.sqrt(1 / len(q) + 1 / ess))
 
 
-def _sliced(own: Draws, known: Draws, ours, theirs, rng: np.random.Generator) -> Difference:
-    """In unconstrained coordinates, or in the model's own where the reference has no others."""
-    if own.points is not None and known.points is not None:
-        ours, theirs = own.points, known.points
+def sliced_difference(ours: np.ndarray, theirs: np.ndarray, num_chains: int, rng: np.random.Generator) -> Difference:
+    """Of two samples (num, dim), coordinates in sds of the second."""
     centre, scale = theirs.mean(axis=0), theirs.std(axis=0, ddof=1)
     ours, theirs = (ours - centre) / scale, (theirs - centre) / scale
     directions = rng.standard_normal((_NUM_DIRECTIONS, ours.shape[1]))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     value, own_variance, their_variance = sliced(ours, theirs, directions)
     # The chance distance grows with 1 / ess: the harmonic mean over the directions.
-    ess = 1 / np.mean([1 / effective_size(theirs @ one, known.num_chains) for one in directions])
+    ess = 1 / np.mean([1 / effective_size(theirs @ one, num_chains) for one in directions])
     each = _CHANCE_ROWS // 2
     rows = [rng.choice(len(part), min(each, len(part)), replace=False) for part in (ours, theirs)]
     pooled = rng.permutation(np.concatenate([ours[rows[0]], theirs[rows[1]]]))
-    limit = gamma_limit(*sliced_chance_moments(pooled, directions, rng), _RISK)
+    limit = float(chance_limit(sliced_chance_distances(pooled, directions, rng), _RISK))
     std_err = math.sqrt(own_variance / len(ours) + their_variance / ess)
-    floor = float(limit * math.sqrt(1 / len(ours) + 1 / ess))
-    return Difference(Estimate(value, std_err, len(ours)), floor)
+    return Difference(Estimate(value, std_err, len(ours)), limit * math.sqrt(1 / len(ours) + 1 / ess))
 
 
 def _modes(posterior: Posterior, own: Draws, known: Draws) -> list[ModeAgreement]:
