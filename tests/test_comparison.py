@@ -9,7 +9,7 @@ from scipy import stats
 import relbo
 from handmade import full_normals
 from helpers import FALSE_ALARM, TWO_BLOBS, within
-from relbo.comparison.compare import parameter_differences, sliced_difference
+from relbo.comparison.differences import parameter_differences, sliced_difference
 from relbo.comparison.effective import effective_size
 from relbo.comparison.wasserstein import chance_distances, chance_limit, distance
 from relbo.posterior import Posterior

@@ -9,7 +9,7 @@ import os
 import pathlib
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from typing import Any
@@ -35,7 +35,7 @@ def choose_num_processes(wanted: int | None, num_simulations: int) -> int:
     return min(wanted, num_simulations)
 
 
-def run_trials(trial: Trial, jobs: list[Any], num_processes: int) -> Iterator[Ranks | Failure]:
+def run_trials(trial: Trial, jobs: list[Any], num_processes: int) -> Generator[Ranks | Failure, None, None]:
     """The outcome of every job, in any order."""
     if num_processes == 1:
         for simulation, job in enumerate(jobs):
@@ -55,7 +55,7 @@ def run_trials(trial: Trial, jobs: list[Any], num_processes: int) -> Iterator[Ra
                     yield _alone(folder, simulation, waiting.pop(simulation))
 
 
-def _pool(folder: pathlib.Path, jobs: dict[int, Any], num_processes: int) -> Iterator[Ranks | Failure]:
+def _pool(folder: pathlib.Path, jobs: dict[int, Any], num_processes: int) -> Generator[Ranks | Failure, None, None]:
     import joblib
 
     parallel = joblib.Parallel(

@@ -16,7 +16,8 @@ values scatter 1.2 times as far as claimed, where they do 1.4 times with draws f
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -79,10 +80,7 @@ def calibrate(
     interrupted = False
     try:
         with count_up(progress_bar, "calibrating", num_simulations) as report:
-            for outcome in run_trials(trial, experiment.jobs(num_simulations), processes):
-                outcomes.append(outcome)
-                report(sum(isinstance(one, Failure) for one in outcomes))
-                _check_hope(outcomes, num_simulations)
+            _collect(run_trials(trial, experiment.jobs(num_simulations), processes), outcomes, num_simulations, report)
     except KeyboardInterrupt:
         if sum(isinstance(one, Ranks) for one in outcomes) < 2:
             raise
@@ -145,6 +143,18 @@ def _check_numbers(num_simulations: int, num_draws: int, level: float) -> None:
             raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+
+
+def _collect(
+    trials: Generator[Ranks | Failure, None, None], outcomes: list[Ranks | Failure], num_simulations: int, report
+) -> None:
+    """Append outcomes as they come; whatever happens, the processes are ended."""
+    with warnings.catch_warnings(), closing(trials):
+        warnings.filterwarnings("ignore", message=".*tasks which were still being processed")  # ended early, as we mean
+        for outcome in trials:
+            outcomes.append(outcome)
+            report(sum(isinstance(one, Failure) for one in outcomes))
+            _check_hope(outcomes, num_simulations)
 
 
 def _check_hope(outcomes: list[Ranks | Failure], num_simulations: int) -> None:
