@@ -124,9 +124,10 @@ def _numpyro_experiment(model: Any, target: AbstractTarget, num_simulations: int
             f"a {type(target).__name__} knows a density, and not how data are drawn. Write simulate(rng) -> (params, "
             "data) and pass it with make_target, which makes such a target from data."
         )
+    draw_seed, data_seed = (int(one) for one in np.random.SeedSequence(seed).generate_state(2) >> 1)
     if isinstance(model, Posterior):
-        return from_draws(target, model.sample(num_simulations, seed=seed), seed)
-    return from_prior(target, num_simulations, seed)
+        return from_draws(target, model.sample(num_simulations, seed=draw_seed), data_seed)
+    return from_prior(target, num_simulations, draw_seed)
 
 
 def _checked_fit(fit) -> Callable[[AbstractTarget, int], Posterior]:
