@@ -16,7 +16,8 @@ ROOT = pathlib.Path(relbo.__file__).parent
 ROOMS = [
     "_require", "_compiled", "choices", "estimate", "targets", "families", "mixture", "memory", "objectives", "ascent",
     "precondition", "oracles", "steps", "trace", "stopping", "boosting", "settings", "guide", "posterior",
-    "prediction", "diagnostics", "storage", "arviz_export", "progress", "interrupts", "fitting",
+    "prediction", "diagnostics", "storage", "arviz_export", "comparison", "progress", "interrupts", "fitting",
+    "calibration",
 ]  # fmt: skip
 """From the ground up: a room imports only from itself and from rooms before it."""
 
@@ -50,10 +51,11 @@ def test_imports_point_to_earlier_rooms():
 
 def test_public_names():
     names = """
-        Adaptive Away Booster Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow GradientOracle LaplaceOracle
-        LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds NaturalOracle Pairwise Posterior Preconditioner
-        RELBO Record Stalled Starts State diagnose families fit from_callable from_log_density from_numpyro from_pymc
-        from_stan load make_booster objectives oracles paper predict save steps to_arviz
+        Adaptive Agreement Away Booster Calibration Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow
+        GradientOracle LaplaceOracle LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds NaturalOracle
+        Pairwise Posterior Preconditioner RELBO Record Stalled Starts State calibrate compare diagnose families fit
+        from_callable from_log_density from_numpyro from_pymc from_stan load make_booster objectives oracles paper
+        predict save steps to_arviz
     """
     assert sorted(relbo.__all__) == sorted(names.split())
     assert all(hasattr(relbo, name) for name in relbo.__all__)
@@ -72,7 +74,8 @@ def test_import_is_light():
     """Importing relbo neither imports the extras nor starts a JAX backend."""
     code = (
         "import sys, relbo;"
-        "extras = {'numpyro', 'pymc', 'pytensor', 'httpstan', 'arviz', 'matplotlib', 'sklearn', 'scipy.stats'};"
+        "extras = {'numpyro', 'pymc', 'pytensor', 'httpstan', 'arviz', 'matplotlib', 'sklearn', 'scipy.stats', 'joblib',"
+        "          'cloudpickle'};"
         "heavy = extras & set(sys.modules);"
         "assert not heavy, heavy"
     )

@@ -3,6 +3,8 @@
 from relbo import families, objectives, oracles, steps
 from relbo.arviz_export import to_arviz
 from relbo.boosting import Booster, State
+from relbo.calibration import Calibration, calibrate
+from relbo.comparison import Agreement, compare
 from relbo.diagnostics import Diagnosis, diagnose
 from relbo.estimate import Estimate
 from relbo.fitting import fit
@@ -23,8 +25,10 @@ __version__ = "0.1.0"
 __all__ = [
     "RELBO",
     "Adaptive",
+    "Agreement",
     "Away",
     "Booster",
+    "Calibration",
     "Diagnosis",
     "Estimate",
     "FiniteStep",
@@ -46,6 +50,8 @@ __all__ = [
     "Stalled",
     "Starts",
     "State",
+    "calibrate",
+    "compare",
     "diagnose",
     "families",
     "fit",

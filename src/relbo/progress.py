@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from relbo.trace import Record
@@ -42,3 +43,22 @@ def _table(records: list[Record], seconds: float) -> Table:
         gap = "" if record.gap is None else str(record.gap)
         table.add_row(str(record.iteration), str(record.num_components), str(record.elbo), gap, kind)
     return table
+
+
+@contextmanager
+def count_up(wanted: bool, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A function to call when one of `total` things is done, with the number of failures so far."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda failures: None
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[failures]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=total, failures="")
+
+        def report(failures: int) -> None:
+            bar.update(task, advance=1, failures=f"{failures} failed" if failures else "")
+
+        yield report

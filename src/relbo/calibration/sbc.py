@@ -1,0 +1,180 @@
+r"""`calibrate`: is the whole fit right, on average over data that the model itself draws?
+
+Simulation-based calibration (Talts et al. 2018): $\theta \sim p(\theta)$, $y \sim p(y \mid \theta)$, fit, and rank
+$\theta$ among the draws of the fit. For an exact fit the ranks are uniform, see `ranks.py`.
+
+At one data set $y$ (posterior SBC, Säilynoja et al. 2025): $\theta \sim q(\theta) \approx p(\theta \mid y)$ is drawn
+from the posterior at hand, $y' \sim p(y' \mid \theta)$, and the fit is to $p(\theta \mid y, y') \propto p(\theta,
+y)\, p(y' \mid \theta)$. If $q$ is exact, $(\theta, y')$ is a draw from the joint law of parameters and new data given
+$y$, whose conditional law of $\theta$ is the density that is fitted: for exact fits the ranks are uniform. So non-
+uniform ranks prove that $q$ or the fits near it are wrong, for data of the kind that matter, where a vague prior may
+mostly draw data that nobody will see. One could put $q$ in the place of $p(\theta, y)$ as well; then the ranks are
+uniform for any $q$, and only the fits are tested. What it cannot see: a mode that $q$ and the fits both lack. And
+what is too narrow in both alike is seen only in part: for a normal posterior, with sds at 0.7 of the truth, true
+values scatter 1.2 times as far as claimed, where they do 1.4 times with draws from the prior.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from relbo._require import require
+from relbo.calibration.result import Calibration
+from relbo.calibration.trial import AbstractExperiment, Failure, FitWith, Ranks, SimulatorExperiment, Trial
+from relbo.calibration.workers import choose_num_processes, run_trials
+from relbo.posterior import Posterior
+from relbo.progress import count_up
+from relbo.targets import AbstractTarget, from_numpyro
+
+_HOPELESS = 10
+
+
+def calibrate(
+    model: Any,
+    /,
+    *args: Any,
+    make_target: Callable[[Any], Any] | None = None,
+    fit: Callable[[AbstractTarget, int], Posterior] | dict[str, Any] | None = None,
+    num_simulations: int = 100,
+    num_draws: int = 999,
+    seed: int = 0,
+    num_processes: int | None = None,
+    progress_bar: bool = True,
+    level: float = 0.01,
+    **kwargs: Any,
+) -> Calibration:
+    """Simulation-based calibration: draw parameters and data, fit, rank the parameters among the fit's draws.
+
+    Arguments:
+        model: one of
+            - a NumPyro model, with its arguments in `args` and `kwargs`, or a target made by `relbo.from_numpyro`.
+              Parameters and data come from its prior. The data given say what is observed and in which shape.
+            - a posterior of such a target: calibration at its own data. Parameters come from it, a second set of data
+              is drawn given them, and the fits are to both sets.
+            - a function `simulate(rng) -> (params, data)` of a NumPy generator, with `make_target(data)`, which gives
+              a relbo target or a PyMC model. `params` has the target's names and shapes, or some of them.
+        fit: what is calibrated: settings of `relbo.fit` as a dict, or any function `fit(target, seed) -> Posterior`.
+        num_simulations: and so many fits. 100 find gross errors, 1000 subtle ones; the verdict says how subtle.
+        num_draws: from every posterior; they are independent, and ranks lie in 0..num_draws.
+        num_processes: by default one for every core, fewer if there are few fits; 1 stays in this process. The result
+            is the same for any number of them.
+        level: the probability of a false alarm, over all quantities together.
+
+    A fit that raises, or whose process dies, is counted in `failures` and never hidden. Ctrl-C gives the result so far,
+    with a warning.
+
+    >>> result = relbo.calibrate(model, X, y=y, fit={"max_components": 8})  # doctest: +SKIP
+    >>> print(result)  # doctest: +SKIP
+    >>> result.plot().savefig("calibration.png")  # doctest: +SKIP
+    """
+    _check_numbers(num_simulations, num_draws, level)
+    begun = time.perf_counter()
+    experiment = _experiment(model, args, kwargs, make_target, num_simulations, seed)
+    trial = Trial(experiment, _checked_fit(fit), num_draws, seed)
+    processes = choose_num_processes(num_processes, num_simulations)
+    outcomes: list[Ranks | Failure] = []
+    interrupted = False
+    try:
+        with count_up(progress_bar, "calibrating", num_simulations) as report:
+            _collect(run_trials(trial, experiment.jobs(num_simulations), processes), outcomes, num_simulations, report)
+    except KeyboardInterrupt:
+        if sum(isinstance(one, Ranks) for one in outcomes) < 2:
+            raise
+        interrupted = True
+        warnings.warn(f"Interrupted: returning the ranks of {len(outcomes)} simulations.", stacklevel=2)
+    names, ranks = _stack([one for one in outcomes if isinstance(one, Ranks)])
+    failures = sorted((one for one in outcomes if isinstance(one, Failure)), key=lambda one: one.simulation)
+    seconds = time.perf_counter() - begun
+    return Calibration(names, ranks, num_draws, num_simulations, failures, seconds, seed, level, interrupted)
+
+
+def _experiment(model, args, kwargs, make_target, num_simulations: int, seed: int) -> AbstractExperiment:
+    if make_target is not None:
+        if not callable(model) or not callable(make_target) or args or kwargs:
+            raise TypeError(
+                "with make_target, calibrate takes a function simulate(rng) -> (params, data) and no arguments for it: "
+                "bind them with functools.partial."
+            )
+        return SimulatorExperiment(model, make_target, seed)
+    if isinstance(model, AbstractTarget | Posterior):
+        if args or kwargs:
+            raise TypeError(f"calibrate takes no arguments of a model beside a {type(model).__name__}, which has them.")
+        target = model.target if isinstance(model, Posterior) else model
+    elif callable(model):
+        target = from_numpyro(model, *args, **kwargs)
+    else:
+        raise TypeError(
+            f"calibrate takes a NumPyro model, a target or a posterior of one, or simulate and make_target; got "
+            f"{type(model).__name__}. For a PyMC model write simulate(rng) and make_target(data)."
+        )
+    return _numpyro_experiment(model, target, num_simulations, seed)
+
+
+def _numpyro_experiment(model: Any, target: AbstractTarget, num_simulations: int, seed: int) -> AbstractExperiment:
+    require("numpyro", extra="numpyro")
+    from relbo.calibration.numpyro_models import from_draws, from_prior
+    from relbo.targets.numpyro_target import NumPyroTarget
+
+    if not isinstance(target, NumPyroTarget):
+        raise TypeError(
+            f"a {type(target).__name__} knows a density, and not how data are drawn. Write simulate(rng) -> (params, "
+            "data) and pass it with make_target, which makes such a target from data."
+        )
+    draw_seed, data_seed = (int(one) for one in np.random.SeedSequence(seed).generate_state(2) >> 1)
+    if isinstance(model, Posterior):
+        return from_draws(target, model.sample(num_simulations, seed=draw_seed), data_seed)
+    return from_prior(target, num_simulations, draw_seed)
+
+
+def _checked_fit(fit) -> Callable[[AbstractTarget, int], Posterior]:
+    if fit is None or isinstance(fit, dict):
+        return FitWith(fit or {})
+    if not callable(fit):
+        raise TypeError(f"fit must be a dict of settings or a function fit(target, seed), got {type(fit).__name__}.")
+    return fit
+
+
+def _check_numbers(num_simulations: int, num_draws: int, level: float) -> None:
+    for name, value, least in (("num_simulations", num_simulations, 2), ("num_draws", num_draws, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+
+
+def _collect(
+    trials: Generator[Ranks | Failure, None, None], outcomes: list[Ranks | Failure], num_simulations: int, report
+) -> None:
+    """Append outcomes as they come; whatever happens, the processes are ended."""
+    with warnings.catch_warnings(), closing(trials):
+        warnings.filterwarnings("ignore", message=".*tasks which were still being processed")  # ended early, as we mean
+        for outcome in trials:
+            outcomes.append(outcome)
+            report(sum(isinstance(one, Failure) for one in outcomes))
+            _check_hope(outcomes, num_simulations)
+
+
+def _check_hope(outcomes: list[Ranks | Failure], num_simulations: int) -> None:
+    """Stop where nothing works, rather than fail a hundred times."""
+    failures = [one for one in outcomes if isinstance(one, Failure)]
+    if len(failures) == len(outcomes) >= min(_HOPELESS, num_simulations) or len(failures) >= num_simulations - 1:
+        raise RuntimeError(
+            f"{len(failures)} of {len(outcomes)} simulations failed, so there is nothing to test. "
+            f"The first: {failures[0].message}"
+        )
+
+
+def _stack(outcomes: list[Ranks]) -> tuple[list[str], np.ndarray]:
+    """The ranks in the order of the simulations, of the quantities that all have and that vary."""
+    outcomes = sorted(outcomes, key=lambda one: one.simulation)
+    shared = set(outcomes[0].names).intersection(*(one.names for one in outcomes))
+    names = [name for name in outcomes[0].names if name in shared]
+    columns = [[one.names.index(name) for name in names] for one in outcomes]
+    ranks = np.array([one.values[chosen] for one, chosen in zip(outcomes, columns, strict=True)])
+    truth = np.array([one.truth[chosen] for one, chosen in zip(outcomes, columns, strict=True)])
+    varies = (truth != truth[0]).any(axis=0)  # a constant, such as the diagonal of a correlation matrix, has no rank
+    return [name for name, kept in zip(names, varies, strict=True) if kept], ranks[:, varies]
