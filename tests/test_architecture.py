@@ -53,7 +53,7 @@ def test_public_names():
         Adaptive Away Booster Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow GradientOracle LaplaceOracle
         LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds NaturalOracle Pairwise Posterior Preconditioner
         RELBO Record Stalled Starts State diagnose families fit from_callable from_log_density from_numpyro from_pymc
-        from_stan make_booster objectives oracles paper predict steps to_arviz
+        from_stan make_booster objectives oracles paper predict resample steps to_arviz
     """
     assert sorted(relbo.__all__) == sorted(names.split())
     assert all(hasattr(relbo, name) for name in relbo.__all__)

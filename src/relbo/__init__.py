@@ -3,7 +3,7 @@
 from relbo import families, objectives, oracles, steps
 from relbo.arviz_export import to_arviz
 from relbo.boosting import Booster, State
-from relbo.diagnostics import Diagnosis, diagnose
+from relbo.diagnostics import Diagnosis, diagnose, resample
 from relbo.estimate import Estimate
 from relbo.fitting import fit
 from relbo.objectives import RELBO, FiniteStep
@@ -58,6 +58,7 @@ __all__ = [
     "oracles",
     "paper",
     "predict",
+    "resample",
     "steps",
     "to_arviz",
 ]
