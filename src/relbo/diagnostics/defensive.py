@@ -33,6 +33,7 @@ _DF = 2.0
 _MOST_MODES = 16
 _SPREAD_DRAWS = 256
 _WAY_POINTS = 16
+_REPEATED = 256
 _CHUNK_NUMBERS = 2**23
 _UNCOVERED = np.log(10.0)
 _NEGLIGIBLE = np.log(1e-3)
@@ -84,6 +85,8 @@ class Sample(eqx.Module):
     at_new_mode: np.ndarray
     """Whether a mode found afresh, and not covered by the mixture, has most of t there."""
     num_own: int
+    irreproducible: float
+    """The largest difference of two evaluations of log p at one point, if it is more than rounding; else 0."""
 
 
 def draw(key, posterior: Posterior, num_own: int, num_heavy: int, modes: "NewModes") -> Sample:
@@ -92,9 +95,14 @@ def draw(key, posterior: Posterior, num_own: int, num_heavy: int, modes: "NewMod
     target, mixture = judged(posterior), posterior.mixture
     own = np.asarray(_draw(own_key, mixture, num_own))
     heavy, others = _draw_heavy(heavy_key, mixture, modes.members, modes.log_weights, num_heavy)
-    points = jnp.asarray(np.concatenate([own, np.asarray(others)]))
+    # The first draws are evaluated again at the end: at the same points a log density must be the same.
+    points = jnp.asarray(np.concatenate([own, np.asarray(others), own[:_REPEATED]]))
     ratio, log_heavy, new = (np.asarray(part) for part in _evaluate(target, mixture, heavy, points))
-    return Sample(points, ratio.astype(np.float64), log_heavy.astype(np.float64), new, num_own)
+    num = num_own + num_heavy
+    again = _difference(ratio[: len(ratio) - num], ratio[num:])
+    return Sample(
+        points[:num], ratio[:num].astype(np.float64), log_heavy[:num].astype(np.float64), new[:num], num_own, again
+    )
 
 
 def judged(posterior: Posterior) -> Whitened:
@@ -107,8 +115,6 @@ class NewModes(eqx.Module):
 
     members: PyTree
     log_weights: np.ndarray
-    irreproducible: float
-    """The largest difference of two evaluations of log p at one point, if it is more than rounding; else 0."""
 
     @property
     def any(self) -> bool:
@@ -122,16 +128,12 @@ def new_modes(key, posterior: Posterior) -> NewModes:
     approximation, is below a thousandth. A point from which log p rises all the way to a component is a tail.
     """
     members = find_modes(key, posterior.whitened, posterior.mixture.family, Starts())
-    # Evaluated twice: at the same points a log density must be the same.
-    first, second = (
-        Heights(*(np.asarray(part, np.float64) for part in _heights(judged(posterior), posterior.mixture, members)))
-        for _ in range(2)
-    )
-    chosen = uncovered(first, float(posterior.elbo.value))
+    found = _heights(judged(posterior), posterior.mixture, members)
+    chosen = uncovered(Heights(*(np.asarray(part, np.float64) for part in found)), float(posterior.elbo.value))
     padded = np.resize(chosen, _MOST_MODES) if len(chosen) else np.zeros(_MOST_MODES, int)
     log_weights = np.where(np.arange(_MOST_MODES) < len(chosen), -np.log(max(1, len(chosen))), -np.inf)
     kept = jax.tree.map(lambda leaf: np.asarray(leaf)[padded], members)
-    return NewModes(kept, log_weights, _difference(first.log_p, second.log_p, posterior.whitened.dtype))
+    return NewModes(kept, log_weights)
 
 
 class Heights(NamedTuple):
@@ -161,10 +163,10 @@ def uncovered(seen: Heights, log_z: float) -> np.ndarray:
     return np.array(chosen, int)
 
 
-def _difference(first: np.ndarray, second: np.ndarray, dtype) -> float:
+def _difference(first: np.ndarray, second: np.ndarray) -> float:
     both = np.isfinite(first) & np.isfinite(second)
-    difference = np.abs(first - second)[both]
-    rounding = 1e-3 + 100 * np.finfo(dtype).eps * np.abs(first[both])
+    difference = np.abs(first[both] - second[both])
+    rounding = 1e-3 + 100 * np.finfo(first.dtype).eps * np.abs(first[both])
     return float(difference.max(initial=0.0)) if np.any(difference > rounding) else 0.0
 
 

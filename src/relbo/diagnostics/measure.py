@@ -71,7 +71,7 @@ def measure(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
         certifies=_certificate(posterior),
         modes=tuple(float(weight) for weight in modes_of(posterior).weights),
         num_components=posterior.num_components,
-        irreproducible=modes.irreproducible,
+        irreproducible=sample.irreproducible,
         trace=tuple(posterior.trace),
         stop_reason=posterior.stop_reason,
     )
