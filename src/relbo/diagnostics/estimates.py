@@ -30,11 +30,13 @@ class Weighted:
     stake: float
     """The part of the weight that lies in the fitted tail (`tail_stake`)."""
     ess: float
+    explored: bool
+    """Whether defensive draws are among them: only then a tail that looks small is known to be small."""
 
     @property
     def reliable(self) -> bool:
         """Whether estimates with these weights have honest errors: a light tail, or nothing in it; and enough draws."""
-        light = self.k_hat < self.k_hat_limit or self.tail_error < NEGLIGIBLE_ERROR
+        light = self.k_hat < self.k_hat_limit or (self.explored and self.tail_error < NEGLIGIBLE_ERROR)
         return bool(light and self.ess >= _FEWEST_EFFECTIVE)
 
     @property
@@ -51,17 +53,17 @@ def balanced(log_ratio: np.ndarray, log_heavy: np.ndarray, num_own: int) -> np.n
     return log_ratio - np.logaddexp(math.log(share), math.log1p(-share) + log_heavy)
 
 
-def weigh(log_ratio: np.ndarray) -> Weighted:
+def weigh(log_ratio: np.ndarray, explored: bool = False) -> Weighted:
     """Smoothed weights of draws with these log ratios (NaN and -inf among them)."""
     keep = np.flatnonzero(~np.isnan(log_ratio))
     inside = np.isfinite(log_ratio[keep])
     log_weights = np.full(len(keep), -np.inf)
     if inside.sum() < _FEWEST_EFFECTIVE:
-        return Weighted(log_weights, keep, math.inf, 0.0, math.inf, 0.0)
+        return Weighted(log_weights, keep, math.inf, 0.0, math.inf, 0.0, explored)
     ratios = log_ratio[keep][inside]
     log_weights[inside], k_hat = psis(ratios)
     ess = float(np.exp(-np.logaddexp.reduce(2 * log_weights[inside])))
-    return Weighted(log_weights, keep, k_hat, k_hat_limit(len(keep)), tail_stake(ratios), ess)
+    return Weighted(log_weights, keep, k_hat, k_hat_limit(len(keep)), tail_stake(ratios), ess, explored)
 
 
 def elbo_influence(log_ratio: np.ndarray) -> tuple[float, np.ndarray]:
@@ -140,6 +142,8 @@ def worth(log_ratio: np.ndarray, log_heavy: np.ndarray, num_own: int) -> Worth:
 
 def misplaced_mass(weighted: Weighted, log_heavy: np.ndarray, num_own: int) -> float:
     """The total variation distance of q and p: no probability computed from the draws is off by more."""
+    if not weighted.ess:
+        return math.nan
     kept_own = int((weighted.keep < num_own).sum())
     share = kept_own / len(weighted.keep)
     own = np.ones(len(weighted.keep))

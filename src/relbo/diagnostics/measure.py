@@ -83,7 +83,8 @@ def diagnosis_of(seen: Measurements) -> Diagnosis:
     own_ratio = seen.log_ratio[:num_own]
     found = estimates.worth(seen.log_ratio, seen.log_heavy, num_own)
     alone = estimates.weigh(own_ratio)
-    together = estimates.weigh(estimates.balanced(seen.log_ratio, seen.log_heavy, num_own))
+    log_weight = estimates.balanced(seen.log_ratio, seen.log_heavy, num_own)
+    together = estimates.weigh(log_weight, explored=num_own < len(log_weight))
     lacking = seen.log_ratio - found.log_z.value > _LACKING
     far = (seen.log_heavy > _FAR) & ~seen.at_new_mode
     return Diagnosis(

@@ -60,6 +60,8 @@ def check_parameters(
     names: list[str], values: np.ndarray, weighted: Weighted, num_own: int
 ) -> tuple[ParameterCheck, ...]:
     """Every column of `values` (num_draws, num_parameters), the most wrong first. Constant columns are left out."""
+    if not weighted.ess:
+        return ()
     values = values[weighted.keep]
     own = weighted.keep < num_own
     weights = np.exp(weighted.log_weights)

@@ -32,7 +32,7 @@ def resample_whitened(
     mode_key, draw_key = host_split(jax.random.fold_in(jax.random.key(seed), 0xD4A3), 2)
     num_own = max(_FEWEST_DRAWN, _DRAWN_FOR_ONE * num_draws)
     sample = draw(draw_key, posterior, num_own, num_own // 4, new_modes(mode_key, posterior))
-    weighted = weigh(balanced(sample.log_ratio, sample.log_heavy, num_own))
+    weighted = weigh(balanced(sample.log_ratio, sample.log_heavy, num_own), explored=True)
     if not weighted.reliable:
         raise ValueError(
             f"importance resampling needs k-hat below {weighted.k_hat_limit:.2f} and a hundred effective draws; here "
