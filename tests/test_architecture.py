@@ -55,7 +55,7 @@ def test_public_names():
         GradientOracle LaplaceOracle LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds NaturalOracle
         Pairwise Posterior Preconditioner RELBO Record Stalled Starts State calibrate compare diagnose families fit
         from_callable from_log_density from_numpyro from_pymc from_stan load make_booster objectives oracles paper
-        predict save steps to_arviz
+        predict resample save steps to_arviz
     """
     assert sorted(relbo.__all__) == sorted(names.split())
     assert all(hasattr(relbo, name) for name in relbo.__all__)

@@ -5,7 +5,7 @@ from relbo.arviz_export import to_arviz
 from relbo.boosting import Booster, State
 from relbo.calibration import Calibration, calibrate
 from relbo.comparison import Agreement, compare
-from relbo.diagnostics import Diagnosis, diagnose
+from relbo.diagnostics import Diagnosis, diagnose, resample
 from relbo.estimate import Estimate
 from relbo.fitting import fit
 from relbo.objectives import RELBO, FiniteStep
@@ -66,6 +66,7 @@ __all__ = [
     "oracles",
     "paper",
     "predict",
+    "resample",
     "save",
     "steps",
     "to_arviz",

@@ -11,14 +11,13 @@ import numpy as np
 
 from relbo._compiled import compiled
 from relbo._require import require
-from relbo.diagnostics import k_hat_limit, psis
+from relbo.diagnostics import psis, resample_whitened
 from relbo.mixture import map_chunks
 from relbo.posterior import Posterior
 from relbo.targets.layout import named_leaves
 from relbo.targets.stored import StoredDraws, StoredTarget
 
 _MOST_LOG_LIKELIHOODS = 10**8
-_RESAMPLED_FROM = 4
 _FEWEST_RATIOS = 100
 
 
@@ -38,8 +37,8 @@ def to_arviz(
     Arguments:
         num_draws: in all; they are independent.
         num_chains: the draws are dealt out to so many "chains". They were never Markov chains: r-hat says nothing.
-        importance_resampled: draw four times as many, and resample them by Pareto-smoothed importance weights, which
-            corrects what the mixture misses. Refused where k-hat says that the weights cannot be trusted.
+        importance_resampled: draws of `relbo.resample`, by Pareto-smoothed importance weights, which correct what the
+            mixture misses. Refused where the weights cannot be trusted even with defensive draws.
         log_likelihood: pointwise, for `az.loo`; by default wherever the model has it and it fits into memory.
         posterior_predictive: True, and the model draws the observed variables anew; or names of variables among the
             draws (Stan's generated quantities) that are predictions, and are moved to that group.
@@ -105,26 +104,17 @@ def _from_file(target: StoredTarget, num_draws: int, seed: int, resampled: bool)
 
 
 def _draw(posterior: Posterior, num_draws: int, seed: int, resampled: bool):
-    """Points, log p and log q there, and k-hat of their ratios (NaN if there are too few)."""
-    num = _RESAMPLED_FROM * num_draws if resampled else num_draws
-    z = posterior.sample_unconstrained(num, seed=seed)
-    lp = np.asarray(_log_densities(posterior.target, z))
-    log_q = np.asarray(posterior.log_prob(z))
+    """Points, log p and log q there, and k-hat of the weights (NaN if there are too few draws)."""
+    if resampled:
+        points, weighted = resample_whitened(posterior, num_draws, seed)
+        z = jax.vmap(posterior.whitened.unwhiten)(points)
+        return z, np.asarray(_log_densities(posterior.target, z)), np.asarray(posterior.log_prob(z)), weighted.k_hat
+    z = posterior.sample_unconstrained(num_draws, seed=seed)
+    lp, log_q = np.asarray(_log_densities(posterior.target, z)), np.asarray(posterior.log_prob(z))
     ratios = (lp - log_q).astype(np.float64)
-    finite = np.flatnonzero(np.isfinite(ratios))
-    k_hat = float("nan")
-    if len(finite) >= _FEWEST_RATIOS:
-        log_weights, k_hat = psis(ratios[finite])
-    if not resampled:
-        return z, lp, log_q, k_hat
-    limit = k_hat_limit(len(finite))
-    if not k_hat < limit:
-        raise ValueError(
-            f"importance_resampled=True needs k-hat below {limit:.2f}, and it is {k_hat:.2f}: a few draws would "
-            "carry all the weight. Add components (fit with start=), or use the draws as they are."
-        )
-    chosen = np.random.default_rng(seed).choice(finite, num_draws, p=np.exp(log_weights))
-    return z[chosen], lp[chosen], log_q[chosen], k_hat
+    finite = np.isfinite(ratios)
+    k_hat = psis(ratios[finite])[1] if finite.sum() >= _FEWEST_RATIOS else float("nan")
+    return z, lp, log_q, k_hat
 
 
 @compiled

@@ -7,6 +7,7 @@ overlapping components, such as a banana's, is one hill though the straight way 
 component in the valley between two hills joins one of them, and does not join them to each other.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import jax
@@ -94,13 +95,19 @@ def _heights(posterior: Posterior, locations: np.ndarray, pairs: np.ndarray) -> 
     shares = (np.arange(1, _POINTS_BETWEEN + 1) / (_POINTS_BETWEEN + 1)).astype(locations.dtype)[:, None]
     begin, end = locations[pairs[:, 0], None], locations[pairs[:, 1], None]
     between = (begin + shares * (end - begin)).reshape(-1, locations.shape[1])
-    points = np.concatenate([locations, between])
+    points = _padded(np.concatenate([locations, between]))
     parts = np.asarray(_weighted_log_probs_whitened(posterior.mixture, points), np.float64)
     log_q = np.logaddexp.reduce(parts, axis=1)
     heights = log_q[: len(locations)]
-    ways = log_q[len(locations) :].reshape(len(pairs), _POINTS_BETWEEN)
+    ways = log_q[len(locations) : len(locations) + len(between)].reshape(len(pairs), _POINTS_BETWEEN)
     ends = np.minimum(heights[pairs[:, 0]], heights[pairs[:, 1]])
     return heights, np.minimum(ends, ways.min(axis=1, initial=np.inf))
+
+
+def _padded(points: np.ndarray) -> np.ndarray:
+    """A power of four points, so that mixtures of few and of many components share a program."""
+    num = 4 ** math.ceil(math.log(max(1024, len(points)), 4))
+    return np.concatenate([points, np.zeros((num - len(points), points.shape[1]), points.dtype)])
 
 
 @compiled

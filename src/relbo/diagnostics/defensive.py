@@ -1,0 +1,238 @@
+r"""Draws that look where the mixture does not: a heavy-tailed companion of every component, and of modes found afresh.
+
+Importance sampling from $q$ alone is blind to what $q$ never visits. Beside $n_1$ draws of $q$ we take $n_2$ draws of a
+heavy-tailed mixture $t$, and weigh all of them by the density of the whole sample (the balance heuristic of Veach and
+Guibas 1995),
+
+$$ w(z) = \frac{p(z)}{\alpha_1 q(z) + \alpha_2 t(z)}, \qquad \alpha_i = n_i / (n_1 + n_2). $$
+
+The ratios are bounded wherever the tails of $p$ are no heavier than those of $t$ (Hesterberg 1995), and a mode that was
+missed, but is found now, gets its draws.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from relbo._compiled import compiled, host_split
+from relbo.diagnostics.modes import DIP
+from relbo.families import AbstractFamily, AbstractNoise, Diagonal, LocationScale, LocationScaleParams
+from relbo.families.noise import StudentT
+from relbo.mixture import Mixture, map_chunks
+from relbo.objectives.evaluate import log_density
+from relbo.oracles import Starts, find_modes
+from relbo.posterior import Posterior
+from relbo.precondition import Whitened
+
+_DF = 2.0
+_MOST_MODES = 16
+_SPREAD_DRAWS = 256
+_WAY_POINTS = 16
+_REPEATED = 256
+_CHUNK_NUMBERS = 2**23
+_UNCOVERED = np.log(10.0)
+_NEGLIGIBLE = np.log(1e-3)
+_APART = 2.0  # nats: members whose locations are nearer are one mode
+
+
+class Heavy(AbstractNoise):
+    r"""Half elliptical student-t, half normal with one coordinate, chosen at random, drawn from a student-t.
+
+    The elliptical law is wider in all directions at once, and in many dimensions its draws lie far from where one long
+    tail is. The other half looks along one axis at a time, and stays close to the normal in the bulk: its density is
+    $\phi(x)\, \frac1d \sum_j t(x_j) / \phi(x_j)$. With two degrees of freedom even a Cauchy tail has ratios with a
+    finite mean, and k-hat about a half.
+    """
+
+    def init(self, dtype):
+        return ()
+
+    def sample(self, key, params, num, dim, dtype):
+        normal_key, gamma_key, axis_key, half_key = jax.random.split(key, 4)
+        normal = jax.random.normal(normal_key, (num, dim), dtype)
+        chi_square = 2 * jax.random.gamma(gamma_key, _DF / 2, (num, 1), dtype)
+        stretched = normal * jnp.sqrt(_DF / chi_square)
+        axis = jax.random.randint(axis_key, (num, 1), 0, dim)
+        everywhere = jax.random.bernoulli(half_key, 0.5, (num, 1))
+        return jnp.where(everywhere | (jnp.arange(dim) == axis), stretched, normal)
+
+    def log_prob(self, params, noise):
+        dim = noise.shape[0]
+        student = StudentT(_DF)
+        log_normals = -0.5 * noise**2 - 0.5 * jnp.log(2 * jnp.pi)
+        log_students = jax.vmap(lambda x: student.log_prob((), x[None]))(noise)
+        along_axis = jax.nn.logsumexp(log_students - log_normals) - jnp.log(dim) + jnp.sum(log_normals)
+        return jnp.logaddexp(student.log_prob((), noise), along_axis) - jnp.log(2.0)
+
+    def project(self, params):
+        return params
+
+
+class Sample(eqx.Module):
+    """Draws of a mixture and of its heavy companion, on the host. The first `num_own` are the mixture's own."""
+
+    points: Float[Array, "num dim"]
+    """In whitened coordinates."""
+    log_ratio: np.ndarray
+    """log p - log q; NaN where the log density is broken (or +inf), -inf outside the support."""
+    log_heavy: np.ndarray
+    """log t - log q."""
+    at_new_mode: np.ndarray
+    """Whether a mode found afresh, and not covered by the mixture, has most of t there."""
+    num_own: int
+    irreproducible: float
+    """The largest difference of two evaluations of log p at one point, if it is more than rounding; else 0."""
+
+
+def draw(key, posterior: Posterior, num_own: int, num_heavy: int, modes: "NewModes") -> Sample:
+    """Draw from the mixture, from its heavy companion and from heavy members at `modes`, and evaluate."""
+    own_key, heavy_key = host_split(key, 2)
+    target, mixture = judged(posterior), posterior.mixture
+    own = np.asarray(_draw(own_key, mixture, num_own))
+    heavy, others = _draw_heavy(heavy_key, mixture, modes.members, modes.log_weights, num_heavy)
+    # The first draws are evaluated again at the end: at the same points a log density must be the same.
+    points = jnp.asarray(np.concatenate([own, np.asarray(others), own[:_REPEATED]]))
+    ratio, log_heavy, new = (np.asarray(part) for part in _evaluate(target, mixture, heavy, points))
+    num = num_own + num_heavy
+    again = _difference(ratio[: len(ratio) - num], ratio[num:])
+    return Sample(
+        points[:num], ratio[:num].astype(np.float64), log_heavy[:num].astype(np.float64), new[:num], num_own, again
+    )
+
+
+def judged(posterior: Posterior) -> Whitened:
+    """The target that the posterior is judged by, in the mixture's coordinates, with all its data."""
+    return Whitened(posterior.target, posterior.whitened.family, posterior.whitened.params)
+
+
+class NewModes(eqx.Module):
+    """Members of the family at modes that the mixture lacks, the heaviest first; unused places have weight zero."""
+
+    members: PyTree
+    log_weights: np.ndarray
+
+    @property
+    def any(self) -> bool:
+        return bool(self.log_weights[0] > -np.inf)
+
+
+def new_modes(key, posterior: Posterior) -> NewModes:
+    """Search modes afresh, by the programs of the fit, and keep those that the mixture lacks.
+
+    A mode is covered where q is at least a tenth of p / Z, and not looked at where its mass, by Laplace's
+    approximation, is below a thousandth. A point from which log p rises all the way to a component is a tail.
+    """
+    members = find_modes(key, posterior.whitened, posterior.mixture.family, Starts())
+    found = _heights(judged(posterior), posterior.mixture, members)
+    chosen = uncovered(Heights(*(np.asarray(part, np.float64) for part in found)), float(posterior.elbo.value))
+    padded = np.resize(chosen, _MOST_MODES) if len(chosen) else np.zeros(_MOST_MODES, int)
+    log_weights = np.where(np.arange(_MOST_MODES) < len(chosen), -np.log(max(1, len(chosen))), -np.inf)
+    kept = jax.tree.map(lambda leaf: np.asarray(leaf)[padded], members)
+    return NewModes(kept, log_weights)
+
+
+class Heights(NamedTuple):
+    """What is known of each member that a search for modes found."""
+
+    log_p: np.ndarray
+    log_q: np.ndarray
+    log_peak: np.ndarray
+    """The member's own log density at its location."""
+    cross: np.ndarray
+    """`cross[i, j]`: the log density of member i at the location of j."""
+    valley: np.ndarray
+    """The lowest log p on the way to the nearest component, or to the heaviest if that way is higher."""
+
+
+def uncovered(seen: Heights, log_z: float) -> np.ndarray:
+    """The members, the heaviest first, that are modes where the mixture has no mass, each apart from those before."""
+    log_mass = seen.log_p - seen.log_peak - log_z
+    with np.errstate(invalid="ignore"):
+        lacking = np.isfinite(seen.log_p) & (seen.log_p - log_z - seen.log_q > _UNCOVERED)
+        candidate = lacking & (log_mass > _NEGLIGIBLE) & (seen.valley < seen.log_p - DIP)
+    chosen: list[int] = []
+    for member in np.argsort(-np.where(candidate, log_mass, -np.inf), kind="stable"):
+        apart = all(not seen.cross[one, member] > seen.log_peak[one] - _APART for one in chosen)
+        if candidate[member] and apart and len(chosen) < _MOST_MODES:
+            chosen.append(int(member))
+    return np.array(chosen, int)
+
+
+def _difference(first: np.ndarray, second: np.ndarray) -> float:
+    both = np.isfinite(first) & np.isfinite(second)
+    difference = np.abs(first[both] - second[both])
+    rounding = 1e-3 + 100 * np.finfo(first.dtype).eps * np.abs(first[both])
+    return float(difference.max(initial=0.0)) if np.any(difference > rounding) else 0.0
+
+
+@partial(compiled, runs_once=True)
+def _heights(target, mixture, members):
+    family = mixture.family
+    locations = jax.vmap(family.location)(members)
+    components = jax.vmap(family.location)(mixture.params)
+    heaviest = components[jnp.argmax(mixture.log_weights)]
+    shares = jnp.linspace(0.0, 1.0, _WAY_POINTS, dtype=mixture.dtype)[:, None]
+
+    def one(member):
+        location = family.location(member)
+        distances = jnp.where(mixture.active, jnp.sum((components - location) ** 2, axis=1), jnp.inf)
+        ends = jnp.stack([components[jnp.argmin(distances)], heaviest])
+        ways = location + shares * (ends - location)[:, None]
+        heights = jax.vmap(jax.vmap(lambda u: log_density(target, u)))(ways)
+        cross = jax.vmap(lambda at: family.log_prob(member, at))(locations)
+        log_peak = family.log_prob(member, location)
+        return heights[0, 0], mixture.log_prob(location), log_peak, cross, jnp.max(jnp.nanmin(heights, axis=1))
+
+    return map_chunks(one, members, max(1, target.points_at_once // (2 * _WAY_POINTS)))
+
+
+@partial(compiled, runs_once=True)
+def _draw_heavy(key, mixture: Mixture, modes: PyTree, log_mode_weights, num_draws):
+    """The heavy mixture and draws of it. Behind the slots of the components are those of modes, of half the weight."""
+    any_mode = jnp.any(log_mode_weights > -jnp.inf)
+    log_half = jnp.where(any_mode, jnp.log(0.5), 0.0).astype(mixture.dtype)
+    params = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), mixture.params, modes)
+    log_weights = jnp.concatenate([mixture.log_weights, jnp.asarray(log_mode_weights, mixture.dtype)]) + log_half
+    family, members = _heavy_members(key, mixture.family, params)
+    heavy = Mixture(family, members, log_weights)
+    return heavy, heavy.sample(key, num_draws)
+
+
+def _heavy_members(key, family: AbstractFamily, params: PyTree) -> tuple[LocationScale, LocationScaleParams]:
+    """The location and scale of every member, with heavy noise; measured on draws if the family is of another kind."""
+    if isinstance(family, LocationScale):
+        return LocationScale(Heavy(), family.scale, family.box), LocationScaleParams(params.loc, params.scale, ())
+    draws = jax.vmap(lambda one: family.sample(key, one, _SPREAD_DRAWS))(params)
+    spread = jnp.log(jnp.maximum(draws.std(axis=1), 1e-6))
+    return LocationScale(Heavy(), Diagonal()), LocationScaleParams(draws.mean(axis=1), spread, ())
+
+
+@compiled
+def _draw(key, mixture, num_draws):
+    return mixture.sample(key, num_draws)
+
+
+@compiled
+def _evaluate(target, mixture: Mixture, heavy: Mixture, points):
+    slots = mixture.capacity
+
+    def at(point):
+        log_q = mixture.log_prob(point)
+        parts = heavy.component_log_probs(point) + heavy.log_weights
+        at_components, at_modes = jax.nn.logsumexp(parts[:slots]), jax.nn.logsumexp(parts[slots:])
+        log_t = jnp.logaddexp(at_components, at_modes)
+        return log_density(target, point) - log_q, log_t - log_q, at_modes > at_components
+
+    chunk = max(8, min(target.points_at_once, _CHUNK_NUMBERS // (heavy.capacity * heavy.dim)))
+    return map_chunks(at, points, chunk)
+
+
+@partial(compiled, runs_once=True)
+def constrained(target: Whitened, points) -> PyTree:
+    """Many whitened points in the structure and shapes of the model's parameters."""
+    return map_chunks(target.constrain, points, target.points_at_once)

@@ -1,0 +1,153 @@
+"""`diagnose`: make the draws, run the oracle once more, and compute the numbers from plain arrays."""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from relbo._compiled import host_split
+from relbo.diagnostics import estimates
+from relbo.diagnostics.defensive import NewModes, constrained, draw, judged, new_modes
+from relbo.diagnostics.diagnosis import Defensive, Diagnosis
+from relbo.diagnostics.modes import modes_of
+from relbo.diagnostics.parameters import check_parameters, named_columns
+from relbo.estimate import Estimate
+from relbo.posterior import Posterior
+from relbo.trace import Record
+
+_HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
+_FAR = 50.0
+_LACKING = np.log(10.0)
+_LAST = 3
+_CONVERGED = ("the duality gap was below", "the last ")
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """All that a diagnosis is computed from, as plain arrays and numbers: a stored fit can keep them."""
+
+    log_ratio: np.ndarray
+    """log p - log q at draws of the mixture, the first `num_own`, and of its heavy companion."""
+    log_heavy: np.ndarray
+    at_new_mode: np.ndarray
+    num_own: int
+    names: tuple[str, ...]
+    values: np.ndarray
+    """Constrained scalar parameters (columns) at these draws."""
+    gap: Estimate
+    certifies: str
+    modes: tuple[float, ...]
+    num_components: int
+    irreproducible: float
+    trace: tuple[Record, ...]
+    stop_reason: str
+
+
+def diagnose(posterior: Posterior, num_draws: int = 10_000, seed: int = 0) -> Diagnosis:
+    """Measure a posterior on fresh draws, and say in a sentence what the numbers mean.
+
+    Beside `num_draws` of the mixture a quarter as many are drawn from a heavy-tailed companion and from modes that a
+    fresh search finds, so that tails and modes which the mixture never visits are seen.
+    """
+    if num_draws < 100:
+        raise ValueError(f"num_draws must be at least 100, got {num_draws}: a tail fit needs a tail.")
+    return diagnosis_of(measure(posterior, num_draws, seed))
+
+
+def measure(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
+    """Everything that needs the model or a device."""
+    mode_key, draw_key, oracle_key, gap_key = host_split(jax.random.fold_in(jax.random.key(seed), 0x5EED), 4)
+    modes = new_modes(mode_key, posterior)
+    sample = draw(draw_key, posterior, num_draws, num_draws // _HEAVY_SHARE, modes)
+    names, values = named_columns(constrained(judged(posterior), sample.points))
+    return Measurements(
+        log_ratio=sample.log_ratio,
+        log_heavy=sample.log_heavy,
+        at_new_mode=sample.at_new_mode,
+        num_own=num_draws,
+        names=tuple(names),
+        values=values,
+        gap=_gap(oracle_key, gap_key, posterior, modes),
+        certifies=_certificate(posterior),
+        modes=tuple(float(weight) for weight in modes_of(posterior).weights),
+        num_components=posterior.num_components,
+        irreproducible=sample.irreproducible,
+        trace=tuple(posterior.trace),
+        stop_reason=posterior.stop_reason,
+    )
+
+
+def diagnosis_of(seen: Measurements) -> Diagnosis:
+    """The numbers, from plain arrays."""
+    num_own = seen.num_own
+    own_ratio = seen.log_ratio[:num_own]
+    found = estimates.worth(seen.log_ratio, seen.log_heavy, num_own)
+    alone = estimates.weigh(own_ratio)
+    log_weight = estimates.balanced(seen.log_ratio, seen.log_heavy, num_own)
+    together = estimates.weigh(log_weight, explored=num_own < len(log_weight))
+    lacking = seen.log_ratio - found.log_z.value > _LACKING
+    far = (seen.log_heavy > _FAR) & ~seen.at_new_mode
+    return Diagnosis(
+        elbo=found.elbo,
+        gap=seen.gap,
+        log_z=found.log_z,
+        kl=found.kl,
+        misplaced=estimates.misplaced_mass(together, seen.log_heavy, num_own),
+        k_hat=alone.k_hat,
+        k_hat_limit=alone.k_hat_limit,
+        ess=alone.ess,
+        defensive=_defensive(together, alone, seen),
+        parameters=check_parameters(list(seen.names), seen.values, together, num_own),
+        modes=seen.modes,
+        missed_mass=estimates.weighted_share(together, seen.at_new_mode & lacking),
+        far_mass=estimates.weighted_share(together, far),
+        num_draws=num_own,
+        num_components=seen.num_components,
+        num_nan=int(np.isnan(own_ratio).sum()),
+        num_zero=int(np.isneginf(own_ratio).sum()),
+        irreproducible=seen.irreproducible,
+        last_gain=_last_gain(seen.trace),
+        stop_reason=seen.stop_reason,
+        stopped_early=not seen.stop_reason.startswith(_CONVERGED),
+        certifies=seen.certifies,
+    )
+
+
+def _defensive(together: estimates.Weighted, alone: estimates.Weighted, seen: Measurements) -> Defensive:
+    return Defensive(
+        k_hat=together.k_hat,
+        k_hat_limit=together.k_hat_limit,
+        stake=together.stake,
+        ess=together.ess,
+        num_draws=len(seen.log_ratio),
+        num_nan=int(np.isnan(seen.log_ratio[seen.num_own :]).sum()),
+        reliable=together.reliable,
+        needed=not alone.k_hat < alone.k_hat_limit,
+    )
+
+
+def _last_gain(trace: tuple[Record, ...]) -> float:
+    """What the last iterations improved, a rejected one counting as nothing."""
+    last = [record for record in trace if record.improvement is not None and record.kind != "polish"][-_LAST:]
+    gains = [float(record.improvement.value) for record in last if record.improvement is not None and record.accepted]
+    return sum(gains) / len(last) if last else 0.0
+
+
+def _gap(oracle_key, gap_key, posterior: Posterior, modes: NewModes) -> Estimate:
+    """Towards a mode that the mixture lacks, if there is one, else towards what the oracle finds now."""
+    booster, state, target = posterior.booster, posterior.state, judged(posterior)
+    if modes.any:
+        params = jax.tree.map(lambda leaf: leaf[0], modes.members)
+    else:
+        iteration = np.asarray(state.iteration + 1, np.int32)
+        params = booster.oracle.propose(
+            oracle_key, posterior.whitened, posterior.mixture, state.modes, booster.objective, booster.estimator,
+            iteration,
+        ).params  # fmt: skip
+    return booster._measure(gap_key, target, posterior.mixture, posterior.mixture, params).gap.estimate.to_host()
+
+
+def _certificate(posterior: Posterior) -> str:
+    box = getattr(posterior.mixture.family, "box", None)
+    bounds = "" if box is None else f", |location| <= {box.loc:g} and |log scale| <= {box.log_scale:g}, whitened"
+    return f"bounds what components can still gain as far as the oracle is exact{bounds}"

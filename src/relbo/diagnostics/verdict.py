@@ -1,0 +1,168 @@
+"""The verdict: five possible ones, decided by what is at stake, with the reason and the next move.
+
+The rules, in order; the first that holds decides.
+
+1. *The model itself has a problem*: draws with a NaN log density, many draws outside the support, a log density that
+   is not reproducible, or mass that runs away to infinity.
+2. *Not converged*, a mode is missing: a fresh search found mass where the mixture has none.
+3. *Good*: by reliable weights, KL(q || p) is small and no parameter's mean or standard deviation is visibly off.
+4. *Not converged*: KL is large (more than tails are wrong), and the fit was stopped early, or the gap says that more
+   components pay, or the weights cannot mend it.
+5. *Usable after importance resampling*: the weights are reliable.
+6. *Do not trust the tails*: KL is small, and the weights are not reliable.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relbo.diagnostics.diagnosis import Diagnosis
+    from relbo.estimate import Estimate
+
+WORDS = {
+    "good": "Good",
+    "resample": "Usable after importance resampling",
+    "tails": "Do not trust the tails",
+    "not converged": "Not converged: add components",
+    "model": "The model itself has a problem",
+}
+
+MOST_NAN = 0.01
+MOST_ZERO = 0.05
+MOST_FAR = 0.1
+"""Of the mass, at draws where the heavy companion has e^50 times the density of the mixture."""
+LEAST_MISSED = 0.02
+GOOD_KL = 0.1
+"""Nats. By Pinsker no probability is off by more than 0.22, and an error spread over many parameters is far smaller in
+each; what single parameters may be off is bounded apart."""
+LARGE_KL = 0.2
+"""Nats. A normal fitted to a Cauchy law, whose only fault is its tails, is 0.18 away."""
+LARGE_GAIN = 0.05
+GOOD_MOMENT = 0.1
+"""Of a standard deviation, for a mean; relative, for a standard deviation."""
+
+
+def judge(found: "Diagnosis") -> tuple[str, str]:
+    """The status, one of the keys of WORDS, and the sentence."""
+    for status, rule in _RULES:
+        reason = rule(found)
+        if reason is not None:
+            words = WORDS[status]
+            joint = "; " if ":" in words else ": "
+            return status, f"{words}{joint}{reason}"
+    return "tails", f"{WORDS['tails']}: {_tails_reason(found)}"
+
+
+def low(estimate: "Estimate") -> float:
+    return float(estimate.value - 2 * estimate.std_err)
+
+
+def high(estimate: "Estimate") -> float:
+    return float(estimate.value + 2 * estimate.std_err)
+
+
+def _model(found: "Diagnosis") -> str | None:
+    nan, zero = found.num_nan / found.num_draws, found.num_zero / found.num_draws
+    if nan > MOST_NAN:
+        return f"{_percent(nan)} of the draws have a NaN log density. Look at the model there, for overflow or log(0)."
+    if found.irreproducible > 0:
+        return (
+            f"its log density is random: twice at the same point it differs by up to {found.irreproducible:.2g}. "
+            "Fix the randomness (a seed, the number of particles)."
+        )
+    if zero > MOST_ZERO:
+        return (
+            f"{_percent(zero)} of the draws lie outside its support. Declare the supports of the parameters, so that "
+            "no draw can."
+        )
+    if low(found.far_mass) > MOST_FAR:
+        return (
+            f"{_percent(float(found.far_mass.value))} of the mass lies beyond all reach of the mixture: the posterior "
+            "is improper, or nearly so. Give the parameters proper priors."
+        )
+    return None
+
+
+def _missed(found: "Diagnosis") -> str | None:
+    if low(found.missed_mass) < LEAST_MISSED:
+        return None
+    return (
+        "a fresh search found modes that the mixture lacks, with "
+        f"{_percent(float(found.missed_mass.value))} of the mass. "
+        "Continue with start= and a larger max_components."
+    )
+
+
+def _good(found: "Diagnosis") -> str | None:
+    if not found.defensive.reliable or high(found.kl) > GOOD_KL or wrong_parameters(found):
+        return None
+    if not found.k_hat < found.k_hat_limit:
+        return (
+            f"the mixture is within {_nats(found.kl)} of the posterior. k-hat is {found.k_hat:.2g}, but "
+            f"only {_percent(found.defensive.stake)} of the weight lies in that tail."
+        )
+    return f"the mixture is within {_nats(found.kl)} of the posterior; its draws can be used as they are."
+
+
+def _not_converged(found: "Diagnosis") -> str | None:
+    # Unreliable weights may have seen only a part of log Z; what a component can gain is known without them.
+    if low(found.kl) < LARGE_KL and (found.defensive.reliable or low(found.gap) < LARGE_KL):
+        return None
+    if found.stopped_early or max(low(found.gap), found.last_gain) > LARGE_GAIN:
+        return (
+            f"log Z - ELBO is {_about(found.kl)} nats, and the fit stopped because {found.stop_reason}. Continue with "
+            "start= and a larger max_components."
+        )
+    if found.defensive.reliable:
+        return None
+    return (
+        f"log Z - ELBO is at least {_about(found.kl)} nats, and components of this family no longer help. Try another "
+        'family ("student_t"), or reparameterise the model.'
+    )
+
+
+def _resample(found: "Diagnosis") -> str | None:
+    if not found.defensive.reliable:
+        return None
+    wrong = wrong_parameters(found)
+    what = f"log Z - ELBO is {_about(found.kl)} nats"
+    if wrong:
+        what = f"{what}, and {wrong[0].describe()}"
+    return f"{what}. The importance weights mend it: relbo.resample(posterior), or to_arviz(importance_resampled=True)."
+
+
+def _tails_reason(found: "Diagnosis") -> str:
+    return (
+        f"the posterior's are heavier than the mixture's (k-hat {found.k_hat:.2g}, with a defensive component "
+        f'{found.defensive.k_hat:.2g}), and weights cannot mend that. Try family="student_t" or more components; means '
+        "and central intervals can be used."
+    )
+
+
+_RULES = (
+    ("model", _model),
+    ("not converged", _missed),
+    ("good", _good),
+    ("not converged", _not_converged),
+    ("resample", _resample),
+)
+
+
+def wrong_parameters(found: "Diagnosis"):
+    """Those whose mean or standard deviation is off by more than GOOD_MOMENT, three standard errors allowed."""
+
+    def off(estimate) -> bool:
+        return abs(estimate.value) - 3 * estimate.std_err > GOOD_MOMENT
+
+    return [check for check in found.parameters if off(check.mean_error) or off(check.log_sd_error)]
+
+
+def _percent(share: float) -> str:
+    return "less than 0.1%" if share < 0.001 else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
+def _nats(kl: "Estimate") -> str:
+    return f"{max(high(kl), 1e-4):.1g} nats"
+
+
+def _about(kl: "Estimate") -> str:
+    return f"{kl.value:.2g}"
