@@ -81,6 +81,17 @@ def test_to_arviz_without_the_model(posterior, file):
     np.testing.assert_allclose(there.sample_stats["lp"], here.sample_stats["lp"], rtol=1e-5)
 
 
+def test_diagnose_without_the_model(posterior, file, tmp_path):
+    seen = relbo.diagnose(relbo.load(file))
+    truth = relbo.diagnose(posterior)
+    error = np.hypot(seen.elbo.std_err, truth.elbo.std_err)
+    assert abs(seen.elbo.value - truth.elbo.value) < 4 * error
+    assert seen.num_draws == 2000 and seen.modes == truth.modes and str(seen.elbo) in str(seen)
+    relbo.save(posterior, tmp_path / "bare.relbo", num_draws=0)
+    with pytest.raises(ValueError, match="holds no draws to judge it by"):
+        relbo.diagnose(relbo.load(tmp_path / "bare.relbo"))
+
+
 def test_what_needs_the_model_says_so(file):
     loaded = relbo.load(file)
     for ask in (loaded.target.log_density, lambda z: relbo.predict(loaded), lambda z: relbo.to_arviz(loaded, prior=5)):

@@ -107,7 +107,7 @@ def draw(key, posterior: Posterior, num_own: int, num_heavy: int, modes: "NewMod
 
 def judged(posterior: Posterior) -> Whitened:
     """The target that the posterior is judged by, in the mixture's coordinates, with all its data."""
-    return Whitened(posterior.target, posterior.whitened.family, posterior.whitened.params)
+    return Whitened(posterior.booster.limited_target(), posterior.whitened.family, posterior.whitened.params)
 
 
 class NewModes(eqx.Module):

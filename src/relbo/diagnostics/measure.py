@@ -13,6 +13,7 @@ from relbo.diagnostics.modes import modes_of
 from relbo.diagnostics.parameters import check_parameters, named_columns
 from relbo.estimate import Estimate
 from relbo.posterior import Posterior
+from relbo.targets.stored import StoredTarget
 from relbo.trace import Record
 
 _HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
@@ -47,10 +48,13 @@ def diagnose(posterior: Posterior, num_draws: int = 10_000, seed: int = 0) -> Di
     """Measure a posterior on fresh draws, and say in a sentence what the numbers mean.
 
     Beside `num_draws` of the mixture a quarter as many are drawn from a heavy-tailed companion and from modes that a
-    fresh search finds, so that tails and modes which the mixture never visits are seen.
+    fresh search finds, so that tails and modes which the mixture never visits are seen. Of a posterior that was loaded
+    without its model, the draws and the trace in the file are read, and nothing is drawn.
     """
     if num_draws < 100:
         raise ValueError(f"num_draws must be at least 100, got {num_draws}: a tail fit needs a tail.")
+    if isinstance(posterior.target, StoredTarget):
+        return diagnosis_of(stored_measurements(posterior, posterior.target))
     return diagnosis_of(measure(posterior, num_draws, seed))
 
 
@@ -72,6 +76,34 @@ def measure(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
         modes=tuple(float(weight) for weight in modes_of(posterior).weights),
         num_components=posterior.num_components,
         irreproducible=sample.irreproducible,
+        trace=tuple(posterior.trace),
+        stop_reason=posterior.stop_reason,
+    )
+
+
+def stored_measurements(posterior: Posterior, target: StoredTarget) -> Measurements:
+    """What a file says: ratios at the mixture's own draws, the last gap of the trace; no look at tails and modes."""
+    if target.draws is None:
+        raise ValueError(
+            "The file that this posterior comes from holds no draws to judge it by (it is a checkpoint, or was saved "
+            "with num_draws=0). Attach the target, relbo.load(path, target=target); or read posterior.trace."
+        )
+    draws = target.draws
+    ratio = (draws.log_p - draws.log_q).astype(np.float64)
+    names, values = named_columns(draws.values)
+    gaps = [record.gap for record in posterior.trace if record.gap is not None]
+    return Measurements(
+        log_ratio=np.where(ratio == np.inf, np.nan, ratio),
+        log_heavy=np.zeros(draws.num),
+        at_new_mode=np.zeros(draws.num, bool),
+        num_own=draws.num,
+        names=tuple(names),
+        values=values,
+        gap=gaps[-1] if gaps else Estimate(float("nan"), float("inf"), 0),
+        certifies=_certificate(posterior),
+        modes=tuple(float(weight) for weight in modes_of(posterior).weights),
+        num_components=posterior.num_components,
+        irreproducible=0.0,
         trace=tuple(posterior.trace),
         stop_reason=posterior.stop_reason,
     )
@@ -150,4 +182,4 @@ def _gap(oracle_key, gap_key, posterior: Posterior, modes: NewModes) -> Estimate
 def _certificate(posterior: Posterior) -> str:
     box = getattr(posterior.mixture.family, "box", None)
     bounds = "" if box is None else f", |location| <= {box.loc:g} and |log scale| <= {box.log_scale:g}, whitened"
-    return f"bounds what components can still gain as far as the oracle is exact{bounds}"
+    return f"bounds what components can still gain, as far as the oracle is exact{bounds}"
