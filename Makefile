@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint quality bench clean
+.PHONY: demo test lint quality bench verdicts clean
 
 demo: $(STAMP)
 	$(VENV)/bin/python demo/run.py
@@ -22,6 +22,11 @@ bench: $(STAMP)
 	$(VENV)/bin/python benchmarks/doors.py
 	$(VENV)/bin/python benchmarks/doors.py --x64
 	$(VENV)/bin/python benchmarks/cold_start.py
+	$(VENV)/bin/python benchmarks/checkpoint.py
+	$(VENV)/bin/python benchmarks/memory.py
+
+verdicts: $(STAMP)
+	$(VENV)/bin/python benchmarks/verdicts.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache
