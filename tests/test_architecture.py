@@ -73,8 +73,8 @@ def test_import_is_light():
     """Importing relbo neither imports the extras nor starts a JAX backend."""
     code = (
         "import sys, relbo;"
-        "extras = {'numpyro', 'pymc', 'pytensor', 'httpstan', 'arviz', 'matplotlib', 'sklearn', 'scipy.stats', 'joblib',"
-        "          'cloudpickle'};"
+        "extras = {'numpyro', 'pymc', 'pytensor', 'httpstan', 'arviz', 'matplotlib', 'sklearn', 'scipy.stats',"
+        "          'joblib', 'cloudpickle'};"
         "heavy = extras & set(sys.modules);"
         "assert not heavy, heavy"
     )
