@@ -74,7 +74,7 @@ def test_import_is_light():
     code = (
         "import sys, relbo;"
         "extras = {'numpyro', 'pymc', 'pytensor', 'httpstan', 'arviz', 'matplotlib', 'sklearn', 'scipy.stats',"
-        "          'joblib', 'cloudpickle'};"
+        "          'joblib'};"
         "heavy = extras & set(sys.modules);"
         "assert not heavy, heavy"
     )
