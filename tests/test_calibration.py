@@ -227,6 +227,29 @@ def exact_posterior():
     return posterior
 
 
+def counts(group, y):
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    with numpyro.plate("groups", 3):
+        effect = numpyro.sample("effect", dist.Normal(0, scale))
+    with numpyro.plate("rows", 6), numpyro.handlers.mask(mask=np.arange(6) != 2):
+        numpyro.sample("y", dist.Poisson(jnp.exp(effect[group])), obs=y)
+
+
+def test_simulated_data_enter_the_density_as_they_should():
+    """Exactly: the model on new data is the model with these as its argument; repeated, their likelihood is added."""
+    from relbo.calibration.numpyro_models import Reobserved, Repeated
+
+    group, y, new = np.array([0, 1, 2, 0, 1, 2]), np.array([1, 0, 3, 2, 1, 1]), np.array([0, 4, 2, 1, 0, 5])
+    own, other = relbo.from_numpyro(counts, group, y), relbo.from_numpyro(counts, group, new)
+    again = relbo.from_numpyro(Reobserved(counts), {"y": new}, group, y)
+    both = relbo.from_numpyro(Repeated(counts), {"y": new}, group, y)
+    z = jnp.array([-0.3, 0.4, -1.1, 0.7])
+    added = other.log_likelihood(z)["y"].sum()
+    np.testing.assert_allclose(again.log_density(z), other.log_density(z), rtol=1e-6)
+    np.testing.assert_allclose(both.log_density(z), own.log_density(z) + added, rtol=1e-5)
+    assert added < -1.0
+
+
 def test_calibration_at_one_data_set(exact_posterior):
     found = calibrate(exact_posterior(), fit=GaussianFit())
     assert found.passed, str(found)

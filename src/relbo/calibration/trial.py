@@ -93,6 +93,8 @@ class Trial:
             posterior = self.fit(target, int(fit_seed))
             if posterior.stop_reason == "it was interrupted":
                 raise KeyboardInterrupt
+            if posterior.stop_reason.startswith("it failed"):
+                raise RuntimeError(posterior.stop_reason)
             draws = posterior.sample_unconstrained(self.num_draws, seed=int(draw_seed))
             values, constrained = _quantities(truth, target, posterior, draws)
             names = _scalar_names(values)
