@@ -74,13 +74,8 @@ def test_import_is_light():
     """Importing relbo neither imports the extras nor starts a JAX backend."""
     code = (
         "import sys, relbo;"
-<<<<<<< HEAD
         "extras = {'numpyro', 'pymc', 'pytensor', 'httpstan', 'arviz', 'matplotlib', 'sklearn', 'scipy.stats'};"
         "extras |= {'joblib'};"
-=======
-        "extras = {'numpyro', 'pymc', 'pytensor', 'httpstan', 'arviz', 'matplotlib', 'sklearn', 'scipy.stats',"
-        "          'joblib'};"
->>>>>>> calib
         "heavy = extras & set(sys.modules);"
         "assert not heavy, heavy"
     )
