@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from scipy import stats
 
+from relbo.ascent import NaturalAscent
 from relbo.families import (
     Cholesky,
     Diagonal,
@@ -22,6 +23,7 @@ from relbo.families import (
     from_numpyro,
 )
 from relbo.mixture import Mixture
+from relbo.oracles import NaturalOracle, Starts
 from relbo.targets import from_log_density
 
 FALSE_ALARM = 1e-4
@@ -182,3 +184,17 @@ def normals(locs, scales, weights, family=None, dtype=np.float32) -> Mixture:
 
 def stack_of_one(params):
     return jax.tree.map(lambda leaf: leaf[None], params)
+
+
+def noise_for(key, num_draws, params):
+    """As an ascent makes it, for one component."""
+    return NaturalAscent(1, num_draws)._noise(key, jax.tree.map(lambda leaf: leaf[None], params))[0]
+
+
+def quick_settings():
+    """For `relbo.fit`, where a test needs some posterior and not a good one: no walks, no race, no refinement.
+
+    What such a fit spends its time on is compiling, and the programs left out here are most of that.
+    """
+    oracle = NaturalOracle(num_steps=20, starts=Starts(num_modes=0))
+    return {"oracle": oracle, "precondition": "none", "refine": False, "progress_bar": False}

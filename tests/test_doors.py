@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import relbo
+from helpers import quick_settings
 
 matplotlib.use("Agg")
 
@@ -55,7 +56,7 @@ def test_log_densities_agree_to_rounding(name):
 @pytest.mark.parametrize("door_name", ["NumPyro", "PyMC", "Stan"])
 def test_arviz_takes_the_draws_of_every_door(door_name, tmp_path):
     target = door_models.SCHOOLS.doors[door_name].target()
-    posterior = relbo.fit(target, max_components=1, progress_bar=False)
+    posterior = relbo.fit(target, max_components=1, **quick_settings())
     data = relbo.to_arviz(posterior, num_draws=500)
     assert data.posterior["theta"].shape == (1, 500, 8)
     assert "theta[7]" in az.summary(data, var_names=["mu", "tau", "theta"]).index

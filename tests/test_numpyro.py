@@ -18,6 +18,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import potential_energy
 
 import relbo
+from helpers import quick_settings
 from relbo.targets.minibatch import anchored
 
 RNG = np.random.default_rng(0)
@@ -364,7 +365,7 @@ def test_enumeration_without_funsor_names_the_extra(monkeypatch):
 
 def test_other_targets_have_no_guide_and_no_prediction():
     target = relbo.from_log_density(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(1))
-    posterior = relbo.fit(target, max_components=1, progress_bar=False)
+    posterior = relbo.fit(target, max_components=1, **quick_settings())
     with pytest.raises(ValueError, match="as_guide needs a target made by"):
         posterior.as_guide()
     with pytest.raises(ValueError, match="cannot predict"):

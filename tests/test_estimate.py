@@ -1,0 +1,40 @@
+"""An estimate: from draws, for people, for the host."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from helpers import (
+    unit_spread,
+)
+from relbo.estimate import Estimate, format_estimate, from_draws
+
+
+def test_from_draws():
+    draws = jnp.asarray(np.random.default_rng(0).gamma(2.0, size=(1000, 400)), jnp.float32)
+    seen = jax.vmap(from_draws)(draws)
+    assert seen.num_draws == 400
+    assert unit_spread(seen.value, seen.std_err, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "std_err", "text"),
+    [
+        (-77.98312, 0.0123, "-77.983 +- 0.012"),
+        (1234.5, 56.0, "1234 +- 56"),
+        (0.5, 0.0, "0.5 +- 0"),
+        (float("nan"), 0.1, "nan +- 0.1"),
+        (3.0, float("inf"), "3 +- inf"),
+        (1.0, 1.25, "1.0 +- 1.2"),
+    ],
+)
+def test_an_estimate_prints_as_a_person_would(value, std_err, text):
+    assert format_estimate(value, std_err) == text
+    assert str(Estimate(value, std_err, 10)) == text
+
+
+def test_to_host_gives_python_floats():
+    host = Estimate(jnp.float32(1.5), jnp.float32(0.25), 7).to_host()
+    assert (host.value, host.std_err, host.num_draws) == (1.5, 0.25, 7)
+    assert type(host.value) is float and type(host.std_err) is float
