@@ -21,7 +21,7 @@ from relbo.choices import choose_name
 from relbo.families import DENSE_LIMIT, Box, Cholesky, Diagonal, LocationScale, LocationScaleParams, LowRank, Normal
 from relbo.mixture import empty_mixture, map_chunks
 from relbo.objectives import ELBO, AbstractEstimator
-from relbo.targets import AbstractTarget, AbstractWrapper, anchored, limited
+from relbo.targets import AbstractTarget, AbstractWrapper, anchored, limit_of, limited
 
 _BOX = Box(loc=1e12, log_scale=27.0)  # a component of the race that ends here has run away
 _KINDS = ("auto", "dense", "low_rank", "diagonal", "none")
@@ -64,7 +64,7 @@ class Whitened(AbstractWrapper):
 
     def with_target(self, target: AbstractTarget) -> "Whitened":
         """The same coordinates, and memory limit, for another target of the same shape (new data)."""
-        return Whitened(anchored(limited(target, self.points_at_once), self.params.loc), self.family, self.params)
+        return Whitened(anchored(limited(target, limit_of(self)), self.params.loc), self.family, self.params)
 
     def log_density(self, u):
         return self.target.log_density(self.unwhiten(u)) + self.log_det()

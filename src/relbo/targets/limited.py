@@ -56,6 +56,15 @@ def limited(target: AbstractTarget, limit: int | None) -> AbstractTarget:
     return target if limit is None or limit >= PLENTY else Limited(target, limit)
 
 
+def limit_of(target: AbstractTarget) -> int | None:
+    """The limit that a target, or one that it wraps, is under; None if there is none."""
+    while isinstance(target, AbstractWrapper):
+        if isinstance(target, Limited):
+            return target.limit
+        target = target.target
+    return None
+
+
 def _in_chunks(function):
     """`function(target, *point)` as a function of stacked points, in chunks, all vmaps around it flattened."""
 
