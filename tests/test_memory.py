@@ -194,7 +194,9 @@ def test_a_continued_fit_keeps_its_limit(target):
     whitened = identity_map(limited(target, LIMIT), "auto")
     assert isinstance(whitened.with_target(target).target, Limited)
     assert whitened.with_target(target).points_at_once == LIMIT
-    assert identity_map(target, "auto").with_target(target).target is target
+    many = logistic_regression(30_000)
+    assert many.points_at_once < 1024  # by the rule of thumb, which is no limit
+    assert identity_map(many, "auto").with_target(many).target is many
 
 
 @pytest.mark.parametrize(
