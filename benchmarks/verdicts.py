@@ -214,7 +214,7 @@ def _cases() -> list[Case]:
         Case("model: half of the line", "model", lambda: density(zero_beyond, 1, 0.0, start=0.5), one, log_z=None),
         Case("model: a quadrant", "model", lambda: density(zero_beyond, 2, -0.5, start=0.5), one, log_z=None),
         Case("model: improper", "model", lambda: density(power, 1, 0.4), log_z=None),
-        Case("model: random density", "model", lambda: relbo.from_callable(Noisy(0.3), np.zeros(2)), one, log_z=None),
+        Case("model: random density", "model", lambda: relbo.from_callable(Noisy(0.3), 2), one, log_z=None),
     ]  # fmt: skip
 
 
@@ -233,7 +233,7 @@ def _held_out() -> list[Case]:
         Case("not: funnel 5-d, two", "not converged", lambda: density(funnel, 5, 3.0), few),
         Case("model: NaN on one side", "model", lambda: density(nan_beyond, 2, 1.2, start=-1.0), log_z=None),
         Case("model: box", "model", lambda: density(zero_beyond, 3, -1.0, start=0.5), one, log_z=None),
-        Case("model: random, little", "model", lambda: relbo.from_callable(Noisy(0.05), np.zeros(1)), one, log_z=None),
+        Case("model: random, little", "model", lambda: relbo.from_callable(Noisy(0.05), 1), one, log_z=None),
     ]
     return [Case(c.name, c.label, c.target, c.settings, c.log_z, True) for c in cases]
 

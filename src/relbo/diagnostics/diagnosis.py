@@ -52,6 +52,8 @@ class Diagnosis:
     k_hat: float
     """Of the mixture's own draws. The shape of the weights' tail; `defensive.stake` is its size."""
     k_hat_limit: float
+    tail_error: float
+    """The part of the total weight by which the tail of these draws may put it off (`Weighted.tail_error`)."""
     ess: float
     """Effective draws among the mixture's own, by Pareto-smoothed weights."""
     defensive: Defensive

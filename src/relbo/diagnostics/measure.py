@@ -95,6 +95,7 @@ def diagnosis_of(seen: Measurements) -> Diagnosis:
         misplaced=estimates.misplaced_mass(together, seen.log_heavy, num_own),
         k_hat=alone.k_hat,
         k_hat_limit=alone.k_hat_limit,
+        tail_error=alone.tail_error,
         ess=alone.ess,
         defensive=_defensive(together, alone, seen),
         parameters=check_parameters(list(seen.names), seen.values, together, num_own),

@@ -5,7 +5,8 @@ The rules, in order; the first that holds decides.
 1. *The model itself has a problem*: draws with a NaN log density, many draws outside the support, a log density that
    is not reproducible, or mass that runs away to infinity.
 2. *Not converged*, a mode is missing: a fresh search found mass where the mixture has none.
-3. *Good*: by reliable weights, KL(q || p) is small and no parameter's mean or standard deviation is visibly off.
+3. *Good*: by reliable weights, KL(q || p) is small, no parameter's mean or standard deviation is visibly off, and
+   k-hat of the mixture's own draws is below its limit, or of a tail too small to matter.
 4. *Not converged*: KL is large (more than tails are wrong), and the fit was stopped early, or the gap says that more
    components pay, or the weights cannot mend it.
 5. *Usable after importance resampling*: the weights are reliable.
@@ -13,6 +14,8 @@ The rules, in order; the first that holds decides.
 """
 
 from typing import TYPE_CHECKING
+
+from relbo.diagnostics.estimates import NEGLIGIBLE_ERROR
 
 if TYPE_CHECKING:
     from relbo.diagnostics.diagnosis import Diagnosis
@@ -96,9 +99,11 @@ def _good(found: "Diagnosis") -> str | None:
     if not found.defensive.reliable or high(found.kl) > GOOD_KL or wrong_parameters(found):
         return None
     if not found.k_hat < found.k_hat_limit:
+        if found.tail_error > NEGLIGIBLE_ERROR:
+            return None
         return (
-            f"the mixture is within {_nats(found.kl)} of the posterior. k-hat is {found.k_hat:.2g}, but "
-            f"only {_percent(found.defensive.stake)} of the weight lies in that tail."
+            f"the mixture is within {_nats(found.kl)} of the posterior. k-hat is {found.k_hat:.2g}, but of a tail that "
+            "is too small to matter."
         )
     return f"the mixture is within {_nats(found.kl)} of the posterior; its draws can be used as they are."
 
