@@ -266,7 +266,7 @@ def run(case: Case, seed: int) -> Outcome:
     line = (
         f"{'ok   ' if right else 'WRONG'} {case.name:36s} {found.status:14s} KL {true_kl:>6s} est {found.kl}, "
         f"gap {found.gap}, k {found.k_hat:.2f} / {weights.k_hat:.2f} stake {weights.stake:.3f} ess {weights.ess:.0f} "
-        f"missed {found.missed_mass.value:.3f} far {found.far_mass.value:.2f} nan {found.num_nan} "
+        f"missed {found.missed_mass.value:.3f} decay {found.decay:.1f} nan {found.num_nan} "
         f"zero {found.num_zero} ({posterior.num_components} components, {time.perf_counter() - begun:.0f} s)"
     )
     return Outcome(case, found.status, right, line)

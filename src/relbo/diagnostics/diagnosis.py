@@ -63,8 +63,8 @@ class Diagnosis:
     """The weights of the mixture's modes, the heaviest first."""
     missed_mass: Estimate
     """The share of p's mass at modes that a fresh search found and the mixture lacks."""
-    far_mass: Estimate
-    """The share of p's mass where the mixture has next to none, beyond its components: large if p is improper."""
+    decay: float
+    """Far out p falls at least as r^-decay along every line tried; at most one, and its integral is not finite."""
     num_draws: int
     num_components: int
     num_nan: int

@@ -1,5 +1,6 @@
 """`diagnose`: make the draws, run the oracle once more, and compute the numbers from plain arrays."""
 
+import math
 from dataclasses import dataclass
 
 import jax
@@ -12,11 +13,12 @@ from relbo.diagnostics.diagnosis import Defensive, Diagnosis
 from relbo.diagnostics.modes import modes_of
 from relbo.diagnostics.parameters import check_parameters, named_columns
 from relbo.estimate import Estimate
+from relbo.families import Diagonal, LocationScale, LocationScaleParams, LowRank
 from relbo.posterior import Posterior
+from relbo.precondition import _falls
 from relbo.trace import Record
 
 _HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
-_FAR = 50.0
 _LACKING = np.log(10.0)
 _LAST = 3
 _CONVERGED = ("the duality gap was below", "the last ")
@@ -39,6 +41,7 @@ class Measurements:
     modes: tuple[float, ...]
     num_components: int
     irreproducible: float
+    decay: float
     trace: tuple[Record, ...]
     stop_reason: str
 
@@ -72,6 +75,7 @@ def measure(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
         modes=tuple(float(weight) for weight in modes_of(posterior).weights),
         num_components=posterior.num_components,
         irreproducible=sample.irreproducible,
+        decay=_decay(posterior),
         trace=tuple(posterior.trace),
         stop_reason=posterior.stop_reason,
     )
@@ -86,7 +90,6 @@ def diagnosis_of(seen: Measurements) -> Diagnosis:
     log_weight = estimates.balanced(seen.log_ratio, seen.log_heavy, num_own)
     together = estimates.weigh(log_weight, explored=num_own < len(log_weight))
     lacking = seen.log_ratio - found.log_z.value > _LACKING
-    far = (seen.log_heavy > _FAR) & ~seen.at_new_mode
     return Diagnosis(
         elbo=found.elbo,
         gap=seen.gap,
@@ -101,7 +104,7 @@ def diagnosis_of(seen: Measurements) -> Diagnosis:
         parameters=check_parameters(list(seen.names), seen.values, together, num_own),
         modes=seen.modes,
         missed_mass=estimates.weighted_share(together, seen.at_new_mode & lacking),
-        far_mass=estimates.weighted_share(together, far),
+        decay=seen.decay,
         num_draws=num_own,
         num_components=seen.num_components,
         num_nan=int(np.isnan(own_ratio).sum()),
@@ -135,17 +138,26 @@ def _last_gain(trace: tuple[Record, ...]) -> float:
 
 
 def _gap(oracle_key, gap_key, posterior: Posterior, modes: NewModes) -> Estimate:
-    """Towards a mode that the mixture lacks, if there is one, else towards what the oracle finds now."""
-    booster, state, target = posterior.booster, posterior.state, judged(posterior)
-    if modes.any:
-        params = jax.tree.map(lambda leaf: leaf[0], modes.members)
-    else:
-        iteration = np.asarray(state.iteration + 1, np.int32)
-        params = booster.oracle.propose(
-            oracle_key, posterior.whitened, posterior.mixture, state.modes, booster.objective, booster.estimator,
-            iteration,
-        ).params  # fmt: skip
-    return booster._measure(gap_key, target, posterior.mixture, posterior.mixture, params).gap.estimate.to_host()
+    """Towards what the oracle finds now, or towards a mode that the mixture lacks if that gap is larger."""
+    booster, state, mixture = posterior.booster, posterior.state, posterior.mixture
+    iteration = np.asarray(state.iteration + 1, np.int32)
+    proposal = booster.oracle.propose(
+        oracle_key, posterior.whitened, mixture, state.modes, booster.objective, booster.estimator, iteration
+    )
+    candidates = [proposal.params] + ([jax.tree.map(lambda leaf: leaf[0], modes.members)] if modes.any else [])
+    target = judged(posterior)
+    gaps = [booster._measure(gap_key, target, mixture, mixture, params).gap.estimate.to_host() for params in candidates]
+    return max(gaps, key=lambda gap: gap.value)
+
+
+def _decay(posterior: Posterior) -> float:
+    """The least a such that p falls as r^-a along a line through the centre, up to a million standard deviations."""
+    family, params = posterior.whitened.family, posterior.whitened.params
+    if isinstance(family.scale, LowRank):
+        family = LocationScale(family.noise, Diagonal(), family.box)
+        params = LocationScaleParams(params.loc, params.scale.log_diag, ())
+    falls, _ = _falls(posterior.target, family, params)
+    return float(np.min(np.asarray(falls, np.float64)) / math.log(1e6) + 0.5)
 
 
 def _certificate(posterior: Posterior) -> str:

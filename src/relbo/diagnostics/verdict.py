@@ -3,7 +3,7 @@
 The rules, in order; the first that holds decides.
 
 1. *The model itself has a problem*: draws with a NaN log density, many draws outside the support, a log density that
-   is not reproducible, or mass that runs away to infinity.
+   is not reproducible, or a density that falls too slowly to have an integral.
 2. *Not converged*, a mode is missing: a fresh search found mass where the mixture has none.
 3. *Good*: by reliable weights, KL(q || p) is small, no parameter's mean or standard deviation is visibly off, and
    k-hat of the mixture's own draws is below its limit, or of a tail too small to matter.
@@ -31,8 +31,6 @@ WORDS = {
 
 MOST_NAN = 0.01
 MOST_ZERO = 0.05
-MOST_FAR = 0.1
-"""Of the mass, at draws where the heavy companion has e^50 times the density of the mixture."""
 LEAST_MISSED = 0.02
 GOOD_KL = 0.1
 """Nats. By Pinsker no probability is off by more than 0.22, and an error spread over many parameters is far smaller in
@@ -77,10 +75,10 @@ def _model(found: "Diagnosis") -> str | None:
             f"{_percent(zero)} of the draws lie outside its support. Declare the supports of the parameters, so that "
             "no draw can."
         )
-    if low(found.far_mass) > MOST_FAR:
+    if found.decay < 1:
         return (
-            f"{_percent(float(found.far_mass.value))} of the mass lies beyond all reach of the mixture: the posterior "
-            "is improper, or nearly so. Give the parameters proper priors."
+            f"it is improper: along a line its density falls only as r^-{max(found.decay, 0):.1f}, which has no finite "
+            "integral. Give the parameters proper priors."
         )
     return None
 
