@@ -64,7 +64,7 @@ class Diagnosis:
     missed_mass: Estimate
     """The share of p's mass at modes that a fresh search found and the mixture lacks."""
     decay: float
-    """Far out p falls at least as r^-decay along every line tried; at most one, and its integral is not finite."""
+    """Far out p falls at least as r^-decay along every axis tried; at most one, and its integral is not finite."""
     num_draws: int
     num_components: int
     num_nan: int
