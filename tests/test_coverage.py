@@ -160,7 +160,7 @@ def test_intervals_of_an_iteration(name):
     @jax.jit
     def replicate(keys):
         def one(key):
-            seen = compare(key, setting.target, setting.old, setting.new, setting.params, 64)
+            seen = compare(key, setting.target, setting.old, setting.new, setting.params, 128)
             return [(e.value, e.std_err) for e in (seen.gap.estimate, seen.improvement, seen.elbo.estimate)]
 
         return jax.lax.map(one, keys)

@@ -111,7 +111,8 @@ class Diagnosis:
     def __str__(self) -> str:
         rows = [*self._rows(), *self._rows_of_trouble()]
         width = max(len(name) for name, _ in rows)
-        return "\n".join([*(f"{name:<{width}}  {value}" for name, value in rows), self.verdict])
+        lines = [f"{name:<{width}}  {value}" for name, value in rows]
+        return "\n".join([*lines, f"The gap {self.certifies}.", self.verdict])
 
     def _rows(self) -> list[tuple[str, str]]:
         weights = self.defensive
