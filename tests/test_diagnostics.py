@@ -98,7 +98,8 @@ def measured(log_p, scale=1.0, num=8000, **changes) -> Measurements:
     values = {
         "log_ratio": log_ratio, "log_heavy": log_t - log_q, "at_new_mode": np.zeros(len(z), bool), "num_own": num,
         "names": ("x",), "values": z[:, None], "gap": relbo.Estimate(0.0, 0.01, 100), "certifies": "", "modes": (1.0,),
-        "num_components": 1, "irreproducible": 0.0, "trace": (), "stop_reason": "the last 5 components did not improve",
+        "num_components": 1, "irreproducible": 0.0, "decay": 9.0, "trace": (),
+        "stop_reason": "the last 5 components did not improve",
     }  # fmt: skip
     return Measurements(**(values | changes))
 
@@ -169,7 +170,7 @@ def test_a_broken_model_is_named():
     assert zero.status == "model" and "outside its support" in zero.verdict and zero.num_zero > 0
     random = diagnosis_of(measured(normal, irreproducible=0.3))
     assert random.status == "model" and "random" in random.verdict
-    improper = diagnosis_of(measured(lambda z: -0.3 * np.log1p(z**2)))
+    improper = diagnosis_of(measured(normal, decay=0.8))
     assert improper.status == "model" and "improper" in improper.verdict
     nothing = diagnosis_of(measured(lambda z: np.full_like(z, np.nan)))
     assert nothing.status == "model" and nothing.num_nan == nothing.num_draws and str(nothing)

@@ -191,9 +191,12 @@ def test_a_limit_is_kept():
 
 
 def test_a_continued_fit_keeps_its_limit(target):
-    whitened = identity_map(limited(target, LIMIT), "auto")
-    assert isinstance(whitened.with_target(target).target, Limited)
-    assert whitened.with_target(target).points_at_once == LIMIT
+    booster = relbo.make_booster(target)
+    bounded = dataclasses.replace(booster, points_at_once=LIMIT)
+    whitened = identity_map(bounded.limited_target(), "auto")
+    assert isinstance(whitened.with_target(bounded.limited_target()).target, Limited)
+    assert whitened.with_target(bounded.limited_target()).points_at_once == LIMIT
+    assert booster.limited_target() is target
     many = logistic_regression(30_000)
     assert many.points_at_once < 1024  # by the rule of thumb, which is no limit
     assert identity_map(many, "auto").with_target(many).target is many

@@ -1,5 +1,6 @@
 """`Diagnosis`: the numbers, their table, and the verdict they lead to."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -52,6 +53,8 @@ class Diagnosis:
     k_hat: float
     """Of the mixture's own draws. The shape of the weights' tail; `defensive.stake` is its size."""
     k_hat_limit: float
+    tail_error: float
+    """The part of the total weight by which the tail of these draws may put it off (`Weighted.tail_error`)."""
     ess: float
     """Effective draws among the mixture's own, by Pareto-smoothed weights."""
     defensive: Defensive
@@ -61,8 +64,8 @@ class Diagnosis:
     """The weights of the mixture's modes, the heaviest first."""
     missed_mass: Estimate
     """The share of p's mass at modes that a fresh search found and the mixture lacks."""
-    far_mass: Estimate
-    """The share of p's mass where the mixture has next to none, beyond its components: large if p is improper."""
+    decay: float
+    """Far out p falls at least as r^-decay along every axis tried; at most one, and its integral is not finite."""
     num_draws: int
     num_components: int
     num_nan: int
@@ -109,24 +112,30 @@ class Diagnosis:
     def __str__(self) -> str:
         rows = [*self._rows(), *self._rows_of_trouble()]
         width = max(len(name) for name, _ in rows)
-        return "\n".join([*(f"{name:<{width}}  {value}" for name, value in rows), self.verdict])
+        lines = [f"{name:<{width}}  {value}" for name, value in rows]
+        return "\n".join([*lines, f"The gap {self.certifies}.", self.verdict])
 
     def _rows(self) -> list[tuple[str, str]]:
         weights = self.defensive
         doubt = "" if weights.reliable else "  (not reliable)"
         modes = ", ".join(f"{weight:.2g}" for weight in self.modes[:6]) + (", ..." if len(self.modes) > 6 else "")
+        k_hat = [("k-hat", f"{self.k_hat:.2f} (good below {self.k_hat_limit:.2f})")]
+        ess = [("effective draws", f"{_round(self.ess)} of {self.num_draws}")]
+        if weights.num_draws > self.num_draws:
+            tail = f"{weights.k_hat:.2f}, {weights.stake:.1%} of the weight in that tail"
+            k_hat.append(("  with defensive draws", tail))
+            ess.append(("  with defensive draws", f"{_round(weights.ess)} of {weights.num_draws}"))
+        gap = [("duality gap", str(self.gap)), ("", self.certifies)]
         return [
             ("ELBO", str(self.elbo)),
             ("log Z", f"{self.log_z}{doubt}"),
             ("log Z - ELBO", f"{self.kl}{doubt}"),
-            ("duality gap", str(self.gap)),
-            ("k-hat", f"{self.k_hat:.2f} (good below {self.k_hat_limit:.2f})"),
-            ("  with defensive draws", f"{weights.k_hat:.2f}, {weights.stake:.1%} of the weight in that tail"),
-            ("effective draws", f"{_round(self.ess)} of {self.num_draws}"),
-            ("  with defensive draws", f"{_round(weights.ess)} of {weights.num_draws}"),
+            *(gap if math.isfinite(self.gap.value) else [("duality gap", "not measured")]),
+            *k_hat,
+            *ess,
             ("misplaced mass", f"{self.misplaced:.2g}"),
             ("components", str(self.num_components)),
-            ("modes", f"{len(self.modes)} ({modes})"),
+            ("modes", f"{len(self.modes)} ({modes})" if len(self.modes) > 1 else "1"),
         ]
 
     def _rows_of_trouble(self) -> list[tuple[str, str]]:

@@ -1,25 +1,30 @@
 """`diagnose`: make the draws, run the oracle once more, and compute the numbers from plain arrays."""
 
+import math
 from dataclasses import dataclass
+from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from relbo._compiled import host_split
+from relbo._compiled import compiled, host_split
 from relbo.diagnostics import estimates
 from relbo.diagnostics.defensive import NewModes, constrained, draw, judged, new_modes
 from relbo.diagnostics.diagnosis import Defensive, Diagnosis
 from relbo.diagnostics.modes import modes_of
 from relbo.diagnostics.parameters import check_parameters, named_columns
 from relbo.estimate import Estimate
+from relbo.mixture import map_chunks
 from relbo.posterior import Posterior
+from relbo.precondition import Whitened
 from relbo.targets.stored import StoredTarget
 from relbo.trace import Record
 
 _HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
-_FAR = 50.0
 _LACKING = np.log(10.0)
 _LAST = 3
+_MOST_AXES = 64
 _CONVERGED = ("the duality gap was below", "the last ")
 
 
@@ -40,6 +45,7 @@ class Measurements:
     modes: tuple[float, ...]
     num_components: int
     irreproducible: float
+    decay: float
     trace: tuple[Record, ...]
     stop_reason: str
 
@@ -76,6 +82,7 @@ def measure(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
         modes=tuple(float(weight) for weight in modes_of(posterior).weights),
         num_components=posterior.num_components,
         irreproducible=sample.irreproducible,
+        decay=_decay(posterior),
         trace=tuple(posterior.trace),
         stop_reason=posterior.stop_reason,
     )
@@ -104,6 +111,7 @@ def stored_measurements(posterior: Posterior, target: StoredTarget) -> Measureme
         modes=tuple(float(weight) for weight in modes_of(posterior).weights),
         num_components=posterior.num_components,
         irreproducible=0.0,
+        decay=math.inf,
         trace=tuple(posterior.trace),
         stop_reason=posterior.stop_reason,
     )
@@ -118,7 +126,6 @@ def diagnosis_of(seen: Measurements) -> Diagnosis:
     log_weight = estimates.balanced(seen.log_ratio, seen.log_heavy, num_own)
     together = estimates.weigh(log_weight, explored=num_own < len(log_weight))
     lacking = seen.log_ratio - found.log_z.value > _LACKING
-    far = (seen.log_heavy > _FAR) & ~seen.at_new_mode
     return Diagnosis(
         elbo=found.elbo,
         gap=seen.gap,
@@ -127,12 +134,13 @@ def diagnosis_of(seen: Measurements) -> Diagnosis:
         misplaced=estimates.misplaced_mass(together, seen.log_heavy, num_own),
         k_hat=alone.k_hat,
         k_hat_limit=alone.k_hat_limit,
+        tail_error=alone.tail_error,
         ess=alone.ess,
         defensive=_defensive(together, alone, seen),
         parameters=check_parameters(list(seen.names), seen.values, together, num_own),
         modes=seen.modes,
         missed_mass=estimates.weighted_share(together, seen.at_new_mode & lacking),
-        far_mass=estimates.weighted_share(together, far),
+        decay=seen.decay,
         num_draws=num_own,
         num_components=seen.num_components,
         num_nan=int(np.isnan(own_ratio).sum()),
@@ -166,17 +174,35 @@ def _last_gain(trace: tuple[Record, ...]) -> float:
 
 
 def _gap(oracle_key, gap_key, posterior: Posterior, modes: NewModes) -> Estimate:
-    """Towards a mode that the mixture lacks, if there is one, else towards what the oracle finds now."""
-    booster, state, target = posterior.booster, posterior.state, judged(posterior)
-    if modes.any:
-        params = jax.tree.map(lambda leaf: leaf[0], modes.members)
-    else:
-        iteration = np.asarray(state.iteration + 1, np.int32)
-        params = booster.oracle.propose(
-            oracle_key, posterior.whitened, posterior.mixture, state.modes, booster.objective, booster.estimator,
-            iteration,
-        ).params  # fmt: skip
-    return booster._measure(gap_key, target, posterior.mixture, posterior.mixture, params).gap.estimate.to_host()
+    """Towards what the oracle finds now, or towards a mode that the mixture lacks if that gap is larger."""
+    booster, state, mixture = posterior.booster, posterior.state, posterior.mixture
+    iteration = np.asarray(state.iteration + 1, np.int32)
+    proposal = booster.oracle.propose(
+        oracle_key, posterior.whitened, mixture, state.modes, booster.objective, booster.estimator, iteration
+    )
+    candidates = [proposal.params] + ([jax.tree.map(lambda leaf: leaf[0], modes.members)] if modes.any else [])
+    target = judged(posterior)
+    gaps = [booster._measure(gap_key, target, mixture, mixture, params).gap.estimate.to_host() for params in candidates]
+    return max(gaps, key=lambda gap: gap.value)
+
+
+def _decay(posterior: Posterior) -> float:
+    """The least a such that p falls as r^-a along an axis, from ten thousand to a million standard deviations."""
+    slopes = np.asarray(_slopes(judged(posterior)), np.float64)
+    return float(np.min(slopes[~np.isnan(slopes)], initial=math.inf))  # NaN: p is zero there, or overflows
+
+
+@partial(compiled, runs_once=True)
+def _slopes(target: Whitened):
+    num = min(target.dim, _MOST_AXES)
+    chosen = jnp.arange(num) * target.dim // num
+    axes = jnp.zeros((num, target.dim), target.dtype).at[jnp.arange(num), chosen].set(1.0)
+
+    def slope(direction):
+        near, far = target.log_density(1e4 * direction), target.log_density(1e6 * direction)
+        return (near - far) / math.log(1e2)
+
+    return map_chunks(slope, jnp.concatenate([axes, -axes]), min(_MOST_AXES, target.points_at_once))
 
 
 def _certificate(posterior: Posterior) -> str:

@@ -3,9 +3,10 @@
 The rules, in order; the first that holds decides.
 
 1. *The model itself has a problem*: draws with a NaN log density, many draws outside the support, a log density that
-   is not reproducible, or mass that runs away to infinity.
+   is not reproducible, or a density that falls too slowly to have an integral.
 2. *Not converged*, a mode is missing: a fresh search found mass where the mixture has none.
-3. *Good*: by reliable weights, KL(q || p) is small and no parameter's mean or standard deviation is visibly off.
+3. *Good*: by reliable weights, KL(q || p) is small, no parameter's mean or standard deviation is visibly off, and
+   k-hat of the mixture's own draws is below its limit, or of a tail too small to matter.
 4. *Not converged*: KL is large (more than tails are wrong), and the fit was stopped early, or the gap says that more
    components pay, or the weights cannot mend it.
 5. *Usable after importance resampling*: the weights are reliable.
@@ -13,6 +14,8 @@ The rules, in order; the first that holds decides.
 """
 
 from typing import TYPE_CHECKING
+
+from relbo.diagnostics.estimates import NEGLIGIBLE_ERROR
 
 if TYPE_CHECKING:
     from relbo.diagnostics.diagnosis import Diagnosis
@@ -28,8 +31,6 @@ WORDS = {
 
 MOST_NAN = 0.01
 MOST_ZERO = 0.05
-MOST_FAR = 0.1
-"""Of the mass, at draws where the heavy companion has e^50 times the density of the mixture."""
 LEAST_MISSED = 0.02
 GOOD_KL = 0.1
 """Nats. By Pinsker no probability is off by more than 0.22, and an error spread over many parameters is far smaller in
@@ -61,6 +62,8 @@ def high(estimate: "Estimate") -> float:
 
 
 def _model(found: "Diagnosis") -> str | None:
+    if found.stop_reason.startswith("it failed") and "RESOURCE_EXHAUSTED" not in found.stop_reason:
+        return f"the fit ended early, {found.stop_reason}. Mend that, and continue with start=."
     nan, zero = found.num_nan / found.num_draws, found.num_zero / found.num_draws
     if nan > MOST_NAN:
         return f"{_percent(nan)} of the draws have a NaN log density. Look at the model there, for overflow or log(0)."
@@ -74,10 +77,10 @@ def _model(found: "Diagnosis") -> str | None:
             f"{_percent(zero)} of the draws lie outside its support. Declare the supports of the parameters, so that "
             "no draw can."
         )
-    if low(found.far_mass) > MOST_FAR:
+    if found.decay < 1:
         return (
-            f"{_percent(float(found.far_mass.value))} of the mass lies beyond all reach of the mixture: the posterior "
-            "is improper, or nearly so. Give the parameters proper priors."
+            f"it is improper: along a line its density falls only as r^-{max(found.decay, 0):.1f}, which has no finite "
+            "integral. Give the parameters proper priors."
         )
     return None
 
@@ -96,9 +99,11 @@ def _good(found: "Diagnosis") -> str | None:
     if not found.defensive.reliable or high(found.kl) > GOOD_KL or wrong_parameters(found):
         return None
     if not found.k_hat < found.k_hat_limit:
+        if found.tail_error > NEGLIGIBLE_ERROR:
+            return None
         return (
-            f"the mixture is within {_nats(found.kl)} of the posterior. k-hat is {found.k_hat:.2g}, but "
-            f"only {_percent(found.defensive.stake)} of the weight lies in that tail."
+            f"the mixture is within {_nats(found.kl)} of the posterior. k-hat is {found.k_hat:.2g}, but of a tail that "
+            "is too small to matter."
         )
     return f"the mixture is within {_nats(found.kl)} of the posterior; its draws can be used as they are."
 
