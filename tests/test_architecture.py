@@ -14,8 +14,8 @@ import relbo
 ROOT = pathlib.Path(relbo.__file__).parent
 
 ROOMS = [
-    "_require", "_compiled", "choices", "estimate", "targets", "families", "mixture", "memory", "objectives", "ascent",
-    "precondition", "oracles", "steps", "trace", "stopping", "boosting", "settings", "guide", "posterior",
+    "_require", "_warn", "_compiled", "choices", "estimate", "targets", "families", "mixture", "memory", "objectives",
+    "ascent", "precondition", "oracles", "steps", "trace", "stopping", "boosting", "settings", "guide", "posterior",
     "prediction", "diagnostics", "storage", "arviz_export", "comparison", "progress", "interrupts", "fitting",
     "calibration",
 ]  # fmt: skip

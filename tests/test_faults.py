@@ -1,5 +1,6 @@
 """What may happen to a fit: nothing that was computed is lost, and the message says what happened and how to go on."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,16 @@ from relbo.storage import container
 from relbo.storage.checkpoint import locked
 
 SETTINGS = {**LEAN, "seed": 3, "max_components": 8, "progress_bar": False}
+
+
+SMALL = {
+    "stop": (),
+    "min_improvement": -np.inf,
+    "precondition": "none",
+    "refine": False,
+    "family": "mean_field_normal",
+    "oracle": relbo.NaturalOracle(num_steps=5, num_draws=16, num_restarts=1, starts=relbo.Starts(num_modes=0)),
+}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +68,7 @@ def test_a_checkpoint_of_another_fit_is_refused(target, tmp_path):
     for model, changed, message in (
         (target, {"seed": 4}, "its seed is 3, not 4"),
         (target, {"step": "line_search"}, "step_rule, min_improvement differ"),
-        (wider, {}, "the log density at the starting point was"),
+        (wider, {}, "its log density is not this one"),
         (relbo.from_log_density(log_density, jnp.zeros(2)), {}, "1 dimensions"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -85,6 +97,74 @@ def test_a_continued_fit_has_checkpoints_too(target, whole, tmp_path):
     assert same(relbo.fit(target, start=start, checkpoint=path, max_components=8, **rest), whole)
 
 
+def test_other_data_are_another_fit(tmp_path):
+    """Where all predictors are zero a logistic regression does not depend on its data: one point would not do."""
+
+    def logistic(beta, x, y):
+        return -0.5 * jnp.sum(beta**2) - jnp.sum(jnp.log1p(jnp.exp(-y * (x @ beta))))
+
+    x, y = np.linspace(-1, 1, 40).reshape(20, 2), np.where(np.arange(20) % 3, 1.0, -1.0)
+    path, short = tmp_path / "fit.ckpt", {**SETTINGS, "max_components": 1}
+    relbo.fit(relbo.from_log_density(logistic, jnp.zeros(2), args=(x, y)), checkpoint=path, **short)
+    with pytest.raises(ValueError, match="other data, or another model"):
+        relbo.fit(relbo.from_log_density(logistic, jnp.zeros(2), args=(x, -y)), checkpoint=path, **short)
+
+
+def test_another_start_is_another_fit(target, tmp_path):
+    one, other = (relbo.fit(target, **{**SETTINGS, "max_components": 2, "seed": seed}) for seed in (3, 4))
+    path, rest = tmp_path / "fit.ckpt", {"seed": 3, "stop": (), "max_components": 3}
+    relbo.fit(target, start=one, checkpoint=path, **rest)
+    with pytest.raises(ValueError, match="not begun from this start"):
+        relbo.fit(target, start=other, checkpoint=path, **rest)
+
+
+def test_numpy_numbers_and_infinite_scores_can_be_written(target, whole, tmp_path):
+    scores = iter([-np.inf, 1.0, np.nan, 0.0])
+    settings = {**SETTINGS, "seed": np.int64(3), "best_by": lambda posterior: np.float32(next(scores, -1.0))}
+    posterior = relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **settings)
+    assert posterior.num_components == 2  # the iterate with the best score
+    assert same(relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **settings), posterior)
+    loud = relbo.fit(target, min_improvement=np.float64(-np.inf), **{**SETTINGS, "max_components": 2})
+    relbo.save(loud, tmp_path / "fit.relbo", num_draws=0)
+    assert same(relbo.load(tmp_path / "fit.relbo"), loud)
+
+
+def test_the_best_iterate_is_the_one_that_is_polished(target, tmp_path):
+    settings = {**SETTINGS, "refine": "gradient", "max_components": 3, "checkpoint": tmp_path / "fit.ckpt"}
+    scores = iter([0.0, 1.0])
+    posterior = relbo.fit(target, best_by=lambda posterior: next(scores, -1.0), **settings)
+    assert posterior.num_components == 2 and posterior.trace[-1].kind == "polish"
+    more = relbo.fit(target, best_by=lambda posterior: -1.0, **{**settings, "max_components": 4})
+    assert more.num_components == 2 and len(more.trace) == 5  # it went on, and the second was the best
+
+
+def test_a_continued_fit_may_have_another_step_rule(target):
+    start = relbo.fit(target, **{**SETTINGS, "max_components": 2})
+    for step in ("adaptive", "fully_corrective"):
+        assert relbo.fit(target, start=start, step=step, stop=(), max_components=3).num_components >= 2
+    kept = relbo.fit(target, start=start, max_memory="1GB", stop=(), max_components=2)
+    assert kept.booster.step_rule == start.booster.step_rule and kept.booster.oracle == start.booster.oracle
+
+
+def test_one_fit_leaves_the_files_of_another_alone(target, tmp_path):
+    live = tmp_path / ".fit.2.0123456789abcdef.relbo-tmp"
+    dead = tmp_path / ".fit.0123456789abcdef.relbo-tmp"
+    live.touch()
+    dead.touch()
+    relbo.fit(target, checkpoint=tmp_path / "fit", **{**SETTINGS, "max_components": 1})
+    assert live.exists() and not dead.exists()
+
+
+@pytest.mark.parametrize(("code", "refused"), [(errno.ENOLCK, False), (errno.EWOULDBLOCK, True)])
+def test_file_systems_without_locks(code, refused, target, tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("relbo.storage.checkpoint.fcntl.flock", fail)
+    with pytest.raises(ValueError, match="Another fit") if refused else contextlib.nullcontext():
+        relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **{**SETTINGS, "max_components": 1})
+
+
 def test_one_process_at_a_time(target, tmp_path):
     path = tmp_path / "fit.ckpt"
     with locked(path), pytest.raises(ValueError, match=rf"Another fit \(process {os.getpid()}\) is using"):
@@ -101,6 +181,11 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(target, whole, tmp_pa
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.warns(UserWarning, match="is cut short.*Going on from"):
         assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
+    newer = bytearray(path.read_bytes())
+    newer[8] += 1
+    path.write_bytes(newer)
+    with pytest.raises(ValueError, match="Upgrade relbo"):
+        relbo.fit(target, checkpoint=path, **SETTINGS)
     path.write_bytes(b"rubbish")
     with pytest.raises(ValueError, match="delete the file or give another path"):
         relbo.fit(target, checkpoint=path, **SETTINGS)
@@ -119,7 +204,7 @@ def _interrupting(step, num: int, error=KeyboardInterrupt):
     return interrupted
 
 
-STEPS = ["mkstemp", "write", "fsync", "chmod", "link", "replace"]
+STEPS = ["open", "write", "fsync", "chmod", "link", "replace"]
 
 
 @pytest.mark.parametrize("stage", STEPS)
@@ -137,11 +222,10 @@ def test_killed_at_any_step_of_a_write(stage, target, whole, tmp_path, monkeypat
     good = path.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(container.os, "unlink", lambda *args: None)
-        if stage == "mkstemp":
-            patch.setattr(container.tempfile, "mkstemp", strike)
+        if stage == "open":
+            patch.setattr(container, "open", strike, raising=False)
         elif stage == "write":
-            fdopen = os.fdopen
-            patch.setattr(container.os, "fdopen", lambda handle, mode: _Dying(fdopen(handle, mode, 0), Blow))
+            patch.setattr(container, "open", lambda path, mode: _Dying(path, mode, Blow), raising=False)
         else:
             patch.setattr(container.os, stage, strike)
         with pytest.raises(Blow):
@@ -154,8 +238,8 @@ def test_killed_at_any_step_of_a_write(stage, target, whole, tmp_path, monkeypat
 class _Dying:
     """A file whose second write never comes."""
 
-    def __init__(self, file, blow):
-        self.file, self.blow = file, blow
+    def __init__(self, path, mode, blow):
+        self.file, self.blow = open(path, mode, 0), blow  # noqa: SIM115
 
     def __enter__(self):
         return self
@@ -183,7 +267,8 @@ def test_a_full_disk_does_not_end_the_fit(target, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(container.os, "fsync", full)
     with pytest.warns(UserWarning, match="could not be written \\(No space left on device\\).*after 3 of them") as seen:
         posterior = relbo.fit(target, checkpoint=path, **SETTINGS)
-    assert len(seen) == 1  # said once, not at every iteration
+    assert len(seen) == 2  # said once, not at every iteration, and at the end
+    assert "relbo.save it elsewhere" in str(seen[1].message)
     assert same(posterior, whole)
     assert path.read_bytes() == good and os.listdir(tmp_path) == ["fit.ckpt"]
     with pytest.raises(OSError, match="No space left"):
@@ -224,6 +309,51 @@ def test_ctrl_c_keeps_what_there_is(with_file, target, whole, tmp_path, monkeypa
     else:
         rest = {"seed": 3, "stop": (), "progress_bar": False}
         assert same(relbo.fit(target, start=part, max_components=8, **rest), whole)
+
+
+def test_an_interruption_while_writing(target, whole, tmp_path, monkeypatch):
+    """The iteration whose writing was interrupted is written after all, and the message is true."""
+    path, calls, fsync = tmp_path / "fit.ckpt", iter(range(100)), os.fsync
+
+    def interrupted(handle):
+        if next(calls) == 6:  # of two a write: of the file, and of the folder
+            raise KeyboardInterrupt
+        fsync(handle)
+
+    monkeypatch.setattr(container.os, "fsync", interrupted)
+    with pytest.warns(UserWarning, match="after 4 iterations. The checkpoint .* holds it, too"):
+        part = relbo.fit(target, checkpoint=path, **SETTINGS)
+    assert len(part.trace) == len(relbo.load(path).trace) == 4
+    assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
+
+
+def test_warnings_as_errors_cost_no_result(target, monkeypatch, caplog):
+    monkeypatch.setattr(relbo.Booster, "step", _interrupting(relbo.Booster.step, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(relbo.fit(target, **SETTINGS).trace) == 3
+    assert "Interrupted: returning the posterior" in caplog.text
+
+
+def test_a_real_signal_inside_a_callback():
+    """JAX makes errors of its own of what is raised there; it is an interruption all the same."""
+    calls = {"num": 0, "limit": np.inf}
+
+    def density(z):
+        calls["num"] += len(z)
+        if calls["num"] > calls["limit"]:
+            calls["limit"] = np.inf
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000):
+                pass  # where Python looks for signals
+        return -0.5 * np.sum(z**2, axis=1)
+
+    target = relbo.from_callable(density, dim=1, batched=True, gradient=False)
+    settings = {**SMALL, "max_components": 6}
+    first = relbo.fit(target, **{**settings, "max_components": 1})
+    calls["num"], calls["limit"] = 0, first.num_evaluations + 30_000
+    with pytest.warns(UserWarning, match="^Interrupted: returning the posterior"):
+        assert relbo.fit(target, **settings).stop_reason == "it was interrupted"
 
 
 def test_ctrl_c_before_there_is_anything(target, monkeypatch):
@@ -267,15 +397,6 @@ def test_sigterm(with_file, tmp_path):
 
 # Models that break
 
-SMALL = {
-    "stop": (),
-    "min_improvement": -np.inf,
-    "precondition": "none",
-    "refine": False,
-    "family": "mean_field_normal",
-    "oracle": relbo.NaturalOracle(num_steps=5, num_draws=16, num_restarts=1, starts=relbo.Starts(num_modes=0)),
-}
-
 
 def test_a_log_density_that_raises_in_mid_fit(tmp_path, caplog):
     calls = {"num": 0, "limit": np.inf}
@@ -294,6 +415,9 @@ def test_a_log_density_that_raises_in_mid_fit(tmp_path, caplog):
         posterior = relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **settings)
     assert "the simulator broke" in posterior.stop_reason and "ZeroDivisionError" in caplog.text
     assert 1 <= posterior.num_components < 6
+    with pytest.warns(UserWarning, match="holds no draws, because the model failed"):
+        relbo.save(posterior, tmp_path / "fit.relbo")
+    assert relbo.load(tmp_path / "fit.relbo").num_components == posterior.num_components
     calls["limit"] = np.inf
     assert relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **settings).num_components == 6
 
@@ -309,9 +433,12 @@ def test_a_log_density_that_turns_nan_in_mid_fit():
     settings = {**SMALL, "max_components": 6}
     first = relbo.fit(target, **{**settings, "max_components": 1})
     calls["num"], calls["limit"] = 0, first.num_evaluations + 30_000
-    posterior = relbo.fit(target, **settings)
+    with pytest.warns(UserWarning, match="The fit stopped: .* NaN log density.*start=posterior"):
+        posterior = relbo.fit(target, **settings)
     assert "NaN log density" in posterior.stop_reason
     assert np.isfinite(np.asarray(posterior.sample(100))).all()
+    calls["limit"] = np.inf  # mended
+    assert relbo.fit(target, start=posterior, stop=(), max_components=6).num_components == 6
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -330,6 +457,7 @@ def test_an_oracle_that_diverges(value, target):
         assert posterior.num_components == 1
         assert np.isfinite(np.asarray(posterior.sample(100))).all()
         assert not any(record.accepted for record in posterior.trace[1:])
+        assert "iterations were done" in posterior.stop_reason  # it is not the model that is broken
 
 
 def test_every_iteration_is_written(target, tmp_path, monkeypatch):

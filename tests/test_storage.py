@@ -1,8 +1,10 @@
 """Saved posteriors: the same after loading, without the model; and files that cannot be trusted."""
 
+import hashlib
 import json
 import struct
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,8 @@ import relbo
 from relbo.posterior import Posterior
 from relbo.storage.container import FORMAT, pack, unpack
 from relbo.storage.files import read, to_bytes
+from relbo.storage.targets import decode_target, encode_target
+from relbo.targets.stored import Labels, StoredTarget
 
 FAST = {"stop": (), "max_components": 2}
 ONE = {"max_components": 1, "precondition": "none", "refine": False}
@@ -92,6 +96,11 @@ def test_diagnose_without_the_model(posterior, file, tmp_path):
         relbo.diagnose(relbo.load(tmp_path / "bare.relbo"))
 
 
+def test_more_draws_than_stored_go_to_arviz_without_log_p(posterior, file):
+    there = relbo.to_arviz(relbo.load(file), num_draws=3000)
+    assert there.posterior.sizes["draw"] == 3000 and list(there.sample_stats.data_vars) == ["log_q"]
+
+
 def test_what_needs_the_model_says_so(file):
     loaded = relbo.load(file)
     for ask in (loaded.target.log_density, lambda z: relbo.predict(loaded), lambda z: relbo.to_arviz(loaded, prior=5)):
@@ -137,7 +146,10 @@ def test_numpyro_models_with_and_without_computed_quantities(tmp_path):
             with pytest.raises(ValueError, match="the file holds 100"):
                 loaded.sample(500)
     relbo.save(posterior, tmp_path / "bare.relbo", data=False)
-    assert "observed_data" not in relbo.to_arviz(relbo.load(tmp_path / "bare.relbo")).groups()
+    relbo.save(loaded, tmp_path / "again.relbo", num_draws=50, data=False)  # a loaded one can be made bare, too
+    for name, num in (("bare", 2000), ("again", 50)):
+        groups = relbo.to_arviz(relbo.load(tmp_path / f"{name}.relbo"), num_draws=num).groups()
+        assert not {"observed_data", "log_likelihood"} & set(groups)
 
 
 @pytest.mark.parametrize("example", [0.0, (0.0, {"b": jnp.zeros(2), "a": [1.0]})])
@@ -172,6 +184,41 @@ def test_settings_of_ones_own_must_be_given_again(tmp_path, target):
     with pytest.raises(ValueError, match="could not hold objective"):
         relbo.fit(target, start=loaded)
     assert relbo.fit(target, start=loaded, objective=mine, **ONE).num_components == 1
+
+
+class Remembering(relbo.Adaptive):
+    """A step rule of one's own, with a memory."""
+
+
+def test_a_step_rule_of_ones_own_keeps_its_memory(tmp_path, target):
+    settings = {**ONE, "step": Remembering(), "max_components": 3, "stop": (), "min_improvement": -np.inf}
+    posterior = relbo.fit(target, **settings)
+    relbo.save(posterior, tmp_path / "fit.relbo", num_draws=0)
+    more = {**settings, "max_components": 4}
+    again = relbo.fit(target, start=relbo.load(tmp_path / "fit.relbo"), **more)
+    assert_same(again.mixture, relbo.fit(target, start=posterior, **more).mixture)
+
+
+def test_labels_keep_their_kind(tmp_path, target, posterior):
+    labels = Labels({}, {"dose": np.array([0.5, 1, 2]), "day": np.array(["2026-01-02"], "M8[ns]"),
+                         "who": np.array(["a", "b"])}, {}, {})  # fmt: skip
+    stored = StoredTarget(
+        3, np.dtype(np.float32), True, True, jnp.zeros((1, 3)), "x", ("a", "b", "c"), None, None, labels
+    )
+    header, arrays = encode_target(eqx.tree_at(lambda p: p.booster.target, posterior, stored), None, True)
+    for name, values in decode_target(json.loads(json.dumps(header)), arrays).coords().items():
+        np.testing.assert_array_equal(values, labels.coords[name])
+        assert values.dtype == labels.coords[name].dtype
+
+
+def test_old_files_lack_new_fields(small, tmp_path):
+    """A setting that did not exist yet takes its default; one that is unknown must be given again."""
+    header, arrays = unpack(small, "")
+    del header["settings"]["oracle"]["num_restarts"]
+    header["settings"]["objective"]["later"] = 1
+    (tmp_path / "old.relbo").write_bytes(b"".join(pack(header, arrays)))
+    loaded = relbo.load(tmp_path / "old.relbo")
+    assert loaded.booster.oracle.num_restarts == 6 and loaded.booster.missing == ("objective",)
 
 
 def test_a_family_of_ones_own_is_refused(target, tmp_path):
@@ -255,7 +302,7 @@ def test_forged_files_are_refused_or_a_posterior(data, small, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "forged.relbo"
     path.write_bytes(b"".join(pack(header, arrays)))
     try:
-        found, _ = read(path)
+        found = read(path).posterior
     except ValueError as error:
         assert "forged.relbo" in str(error)
     else:
@@ -296,16 +343,41 @@ def forge(data, header, arrays) -> None:
 
 
 def test_nothing_in_a_file_is_looked_up_beyond_the_lists(small, tmp_path):
-    for name in ("settings", "family"):
-        for evil in ({"is": "Popen"}, {"numpyro": "os"}, {"function": "eval"}, {"is": "__import__"}):
+    for evil in ({"is": "Popen"}, {"numpyro": "os"}, {"function": "eval"}, {"number": 1.0, "dtype": "U400000000"}):
+        for place in ("settings", "family"):
             header, arrays = unpack(small, "")
-            if name == "settings":
-                header["settings"]["oracle"] = evil
-            else:
-                header["family"] = evil
+            header[place] = evil if place == "family" else header["settings"] | {"oracle": evil}
             (tmp_path / "evil.relbo").write_bytes(b"".join(pack(header, arrays)))
-            with pytest.raises(ValueError, match="cannot be read as a posterior"):
-                relbo.load(tmp_path / "evil.relbo")
+            if place == "family":
+                with pytest.raises(ValueError, match="cannot be read as a posterior"):
+                    relbo.load(tmp_path / "evil.relbo")
+            else:
+                assert relbo.load(tmp_path / "evil.relbo").booster.missing == ("oracle",)
+
+
+def test_a_small_file_cannot_ask_for_much_memory(small, tmp_path):
+    header, arrays = unpack(small, "")
+    many = b"".join(pack(header, arrays | {"big": np.zeros(10**5)}))
+    length = struct.unpack_from("<Q", many, 20)[0]
+    table = json.loads(many[28 : 28 + length])
+    table["arrays"] |= {f"copy{i}": table["arrays"]["big"] for i in range(100)}
+    text = json.dumps(table).encode()
+    text += b" " * (-(28 + len(text)) % 64)
+    body = many[28 + length : -32]
+    fixed = struct.pack("<8sIQQ", many[:8], FORMAT, 28 + len(text) + len(body) + 32, len(text))
+    forged = fixed + text + body
+    (tmp_path / "big.relbo").write_bytes(forged + hashlib.sha256(forged).digest())
+    with pytest.raises(ValueError, match="arrays overlap"):
+        relbo.load(tmp_path / "big.relbo")
+
+
+@pytest.mark.parametrize("about", [{}, 5, {"first_new": "x"}, {"seed": 0, "first_new": 0, "best": None}])
+def test_forged_checkpoints(about, small, tmp_path, target):
+    header, arrays = unpack(small, "")
+    header["fit"] = about
+    (tmp_path / "fit.ckpt").write_bytes(b"".join(pack(header, arrays)))
+    with pytest.raises(ValueError, match="cannot be read as a posterior"):
+        relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", seed=1, **FAST)
 
 
 def test_the_header_is_plain_json(file):

@@ -15,7 +15,7 @@ from relbo.diagnostics import psis, resample_whitened
 from relbo.mixture import map_chunks
 from relbo.posterior import Posterior
 from relbo.targets.layout import named_leaves
-from relbo.targets.stored import StoredDraws, StoredTarget
+from relbo.targets.stored import StoredTarget
 
 _MOST_LOG_LIKELIHOODS = 10**8
 _FEWEST_RATIOS = 100
@@ -51,14 +51,18 @@ def to_arviz(
     _check_counts(num_draws, num_chains)
     target = posterior.target
     if isinstance(target, StoredTarget):
-        stored, k_hat = _from_file(target, num_draws, seed, importance_resampled)
-        lp, log_q, values = stored.log_p, stored.log_q, stored.values
-        pointwise = {} if log_likelihood is False else stored.log_likelihood
+        if importance_resampled or log_likelihood:
+            raise ValueError(
+                "This needs the model, and the posterior was loaded without: relbo.load(path, target=...)."
+            )
+        stats, values, pointwise, k_hat = _from_file(posterior, target, num_draws, seed)
+        pointwise = {} if log_likelihood is False else pointwise
     else:
         z, lp, log_q, k_hat = _draw(posterior, num_draws, seed, importance_resampled)
+        stats = {"lp": lp, "log_q": log_q}
         values = {name: np.asarray(leaf) for name, leaf in named_leaves(posterior.constrain(z))[0]}
-        pointwise = _log_likelihood(target, z, log_likelihood)
-    groups = {"sample_stats": {"lp": lp, "log_q": log_q}}
+        pointwise = _log_likelihood(posterior.booster.limited_target(), z, log_likelihood)
+    groups = {"sample_stats": stats}
     if pointwise:
         groups["log_likelihood"] = pointwise
     names = [] if isinstance(posterior_predictive, bool) else list(posterior_predictive)
@@ -93,24 +97,34 @@ def _check_names(names: list[str], values: dict[str, np.ndarray]) -> None:
         )
 
 
-def _from_file(target: StoredTarget, num_draws: int, seed: int, resampled: bool) -> tuple[StoredDraws, float]:
-    """Of a posterior loaded without its model: draws that were stored with it, and k-hat of their ratios."""
-    if resampled:
-        raise ValueError("importance_resampled=True needs the log density. Attach it: relbo.load(path, target=target).")
+def _from_file(posterior: Posterior, target: StoredTarget, num_draws: int, seed: int):
+    """Of a posterior loaded without its model: stored draws; or fresh ones, about which the model is not asked."""
+    num_stored = 0 if target.draws is None else target.draws.num
+    if num_draws > num_stored and target.layout is not None:
+        z = posterior.sample_unconstrained(num_draws, seed=seed)
+        values = {name: np.asarray(leaf) for name, leaf in named_leaves(posterior.constrain(z))[0]}
+        return {"log_q": np.asarray(posterior.log_prob(z))}, values, {}, float("nan")
     draws = target.choose_draws(num_draws, seed)
     ratios = (draws.log_p - draws.log_q).astype(np.float64)
     ratios = ratios[np.isfinite(ratios)]
-    return draws, psis(ratios)[1] if len(ratios) >= _FEWEST_RATIOS else float("nan")
+    k_hat = psis(ratios)[1] if len(ratios) >= _FEWEST_RATIOS else float("nan")
+    return {"lp": draws.log_p, "log_q": draws.log_q}, draws.values, draws.log_likelihood, k_hat
 
 
 def _draw(posterior: Posterior, num_draws: int, seed: int, resampled: bool):
     """Points, log p and log q there, and k-hat of the weights (NaN if there are too few draws)."""
+    target = posterior.booster.limited_target()
     if resampled:
         points, weighted = resample_whitened(posterior, num_draws, seed)
         z = jax.vmap(posterior.whitened.unwhiten)(points)
-        return z, np.asarray(_log_densities(posterior.target, z)), np.asarray(posterior.log_prob(z)), weighted.k_hat
+        return (
+            z,
+            np.asarray(_log_densities(target, z)),
+            np.asarray(posterior.log_prob(z)),
+            weighted.k_hat,
+        )
     z = posterior.sample_unconstrained(num_draws, seed=seed)
-    lp, log_q = np.asarray(_log_densities(posterior.target, z)), np.asarray(posterior.log_prob(z))
+    lp, log_q = np.asarray(_log_densities(target, z)), np.asarray(posterior.log_prob(z))
     ratios = (lp - log_q).astype(np.float64)
     finite = np.isfinite(ratios)
     k_hat = psis(ratios[finite])[1] if finite.sum() >= _FEWEST_RATIOS else float("nan")

@@ -137,9 +137,11 @@ class Booster(eqx.Module):
         kind = self.step_rule.kinds[int(update.kind)]
         args = (float(update.step_size), improvement, gap, objective, seen.elbo, num_nan, evaluations, begun)
         record = self._record(after, kind, accepted, *args)
-        # A model that broke since the last iteration leaves nothing of the new mixture to be measured.
+        # Of what was rejected, a component with NaN among its parameters says nothing of the model. And a model that
+        # broke since the last iteration leaves nothing of the new mixture to be measured, but shows in the old one.
         share = int(seen.num_nan_before) / (self._num_each(old) * _num_active(old))
-        return after, dataclasses.replace(record, nan_fraction=max(record.nan_fraction, share))
+        share = max(record.nan_fraction, share) if accepted else share
+        return after, dataclasses.replace(record, nan_fraction=share)
 
     def polish(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
         """Refinement with falling steps, for the end of a fit; kept only if it improves the mixture."""

@@ -1,40 +1,44 @@
 """`fit`: the host loop around a booster, with progress, stopping and checkpoints. Whatever happens, nothing is lost."""
 
 import contextlib
+import dataclasses
 import inspect
 import logging
+import operator
 import os
 import signal
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
-import equinox as eqx
 import jax
-import numpy as np
 
-from relbo._compiled import compiled
+from relbo._warn import warn
 from relbo.boosting import Booster, State
-from relbo.interrupts import Terminated, terminable
+from relbo.estimate import Estimate
+from relbo.interrupts import Terminated, interruption_in, terminable
+from relbo.mixture import Mixture
 from relbo.posterior import Posterior
 from relbo.progress import progress
 from relbo.settings import make_booster
 from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxIterations, Stalled
 from relbo.storage.checkpoint import Checkpoint, check_same_fit, fingerprint, locked
 from relbo.storage.files import check_alike
+from relbo.storage.layouts import decode_estimate, encode_estimate
+from relbo.storage.objects import encode_number
 from relbo.targets import as_target
 from relbo.trace import Record
 
 MAX_NAN_FRACTION = 0.1
 """A fit stops, with what it has, when a larger share of the draws has a NaN log density."""
-_POLISH_KEY = 2**31 - 1  # no iteration has this number
+_POLISH_KEY = 2**31 - 1  # no iteration has these numbers
+_MODES_KEY = 2**31 - 2
 
 
 def fit(
     target: Any,
     *,
-    seed: int = 0,
+    seed: SupportsIndex = 0,
     max_components: int | None = None,
     stop: AbstractStop | Sequence[AbstractStop] | None = None,
     best_by: Callable[[Posterior], float] | None = None,
@@ -71,24 +75,13 @@ def fit(
     rules = [*_checked_rules(stop), MaxComponents(limit), MaxIterations(3 * limit + 10)]
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
-        run = _Run(booster, rules, seed, best_by, file)
+        run = _Run(booster, rules, operator.index(seed), best_by, file)
         run.begin(start)
         try:
             with terminable(), progress(progress_bar) as report:
                 run.go(report)
-        except KeyboardInterrupt:
-            if run.state is None:
-                raise
-            run.stopped_by("Interrupted")
-        except Terminated:
-            if run.state is not None:
-                run.stopped_by("Terminated (SIGTERM)")
-            if run.state is None or file is not None:
-                raise SystemExit(128 + signal.SIGTERM) from None
-        except Exception as error:
-            if run.state is None:
-                raise
-            run.failed_by(error)
+        except (Exception, KeyboardInterrupt, Terminated) as error:
+            run.end_early(error)
         return run.posterior()
 
 
@@ -102,6 +95,8 @@ class _Run:
         self.records: list[Record] = []
         self.first_new = 0
         """The stopping rules read the trace from here on."""
+        self.num_old = 0
+        """So many records were made before this call."""
         self.reason = "it was interrupted"
         self.final: State | None = None
         self.best: tuple[float, State] | None = None
@@ -120,19 +115,21 @@ class _Run:
             self.first_new = len(self.records) - 1
         if self.file is None:
             return
-        self.about = fingerprint(self.booster, self.seed, np.asarray(_at_starts(self.booster.target)))
+        self.about = fingerprint(self.booster, self.seed, start)
         found = self.file.read(self.booster)
         if found is None:
             return
         check_same_fit(found, self.booster, self.about, self.file.path)
-        posterior, about = found[0], found[1]["fit"]
+        posterior, about = found.posterior, found.header["fit"]
+        self.about["start"] = about["start"]
         self._resume(posterior)
         self.first_new = min(about["first_new"], len(self.records) - 1)
-        shown = eqx.tree_at(lambda s: (s.mixture, s.elbo), self.current, (posterior.mixture, posterior.elbo))
         if about["best"] is not None:
-            self.best = (float(about["best"]), shown)
+            best = found.best or self.current.mixture
+            self.best = (float(about["best"]), _showing(self.current, best, decode_estimate(about["best_elbo"])))
         if about["finished"] and self._stop_reason() == posterior.stop_reason:
-            self.final, self.reason, self.records = shown, posterior.stop_reason, list(posterior.trace)
+            self.final = _showing(self.current, posterior.mixture, posterior.elbo)
+            self.reason, self.records = posterior.stop_reason, list(posterior.trace)
 
     def go(self, report) -> None:
         if self.final is not None:
@@ -143,8 +140,12 @@ class _Run:
             state = self.current
             self._take(*self.booster.step(jax.random.fold_in(self.key, state.iteration + 1), state), report)
         self.reason = reason
+        if self._is_broken():
+            self._explain(f"The fit stopped: {reason}")
+            return
         if self.booster.refinement is not None and self.records[-1].num_components > 1:
-            final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), self.current)
+            begun = self.current if self.best is None else self.best[1]
+            final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), begun)
             self.final, self.records = final, [*self.records, record]
             report(record)
         if self.file is not None:
@@ -155,9 +156,21 @@ class _Run:
 
     def _resume(self, start: Posterior) -> None:
         """Take the state before polishing, so that a continued fit equals one that never stopped."""
-        whitened = start.state.target.with_target(self.booster.limited_target())
-        self.state = eqx.tree_at(lambda state: state.target, start.state, whitened)
+        booster, state = self.booster, start.state
+        whitened = state.target.with_target(booster.limited_target())
+        fresh = booster.step_rule.init(whitened.dtype)
+        shape: Any = jax.tree.structure(fresh)
+        if jax.tree.structure(state.memory) != shape:  # the memory of another rule, or a bare one from a file
+            leaves = jax.tree.leaves(state.memory)
+            fits = len(leaves) == shape.num_leaves and "step_rule" in start.booster.missing
+            state = dataclasses.replace(state, memory=jax.tree.unflatten(shape, leaves) if fits else fresh)
+        num_modes = 0 if state.modes is None else jax.tree.leaves(state.modes)[0].shape[0]
+        if num_modes != booster.oracle.starts.num_modes:
+            modes, _ = booster._find_modes(jax.random.fold_in(self.key, _MODES_KEY), whitened)
+            state = dataclasses.replace(state, modes=modes)
+        self.state = dataclasses.replace(state, target=whitened)
         self.records = [record for record in start.trace if record.kind != "polish"]
+        self.num_old = len(self.records)
 
     def _take(self, state: State, record: Record, report) -> None:
         self.state, self.records = state, [*self.records, record]
@@ -168,9 +181,14 @@ class _Run:
         report(record)
 
     def _write(self, file: Checkpoint, finished: bool) -> None:
-        best = None if self.best is None else self.best[0]
-        about = {"first_new": self.first_new, "best": best, "finished": finished}
-        file.write(self.posterior(), self.about | about)
+        value, best = self.best or (None, None)
+        about = {
+            "first_new": self.first_new,
+            "best": None if value is None else encode_number(value),
+            "best_elbo": None if best is None else encode_estimate(best.elbo),
+            "finished": finished,
+        }
+        file.write(self.posterior(), self.about | about, best)
         if finished:
             file.finish()
 
@@ -180,35 +198,49 @@ class _Run:
         if self.best is None or value > self.best[0]:
             self.best = (value, state)
 
+    def _is_broken(self) -> bool:
+        """Whether the last iteration met too many NaN; one that was made before this call may have been mended."""
+        return len(self.records) > self.num_old and self.records[-1].nan_fraction > MAX_NAN_FRACTION
+
     def _stop_reason(self) -> str | None:
         records = self.records[self.first_new :]
-        if records[-1].nan_fraction > MAX_NAN_FRACTION:
+        if self._is_broken():
             return (
                 f"{records[-1].nan_fraction:.0%} of the draws had a NaN log density (the limit is "
                 f"{MAX_NAN_FRACTION:.0%}): check the model there"
             )
         return next((reason for rule in self.rules if (reason := rule.reason(records)) is not None), None)
 
-    def stopped_by(self, what: str) -> None:
+    def end_early(self, error: BaseException) -> None:
+        """Say what happened and what there is. Where there is nothing, or nothing but to obey, raise."""
+        kind = interruption_in(error) if isinstance(error, Exception) else type(error)
+        if self.state is None:
+            raise SystemExit(128 + signal.SIGTERM) if kind is Terminated else error
+        if kind is None:
+            logging.getLogger("relbo").error("the fit ended early", exc_info=error)
+            self.reason = f"it failed: {_last_line(error)}"
+            hint = " (set max_memory, or use a smaller family)" if _is_memory(error) else ""
+            self._explain(f"{_last_line(error)}{hint}")
+            return
         self.reason = "it was interrupted"
-        self._warn(what)
+        self._explain("Terminated (SIGTERM)" if kind is Terminated else "Interrupted")
+        if kind is Terminated and self.file is not None and self._is_on_disk(self.file):
+            raise SystemExit(128 + signal.SIGTERM)
 
-    def failed_by(self, error: Exception) -> None:
-        """The model raised in the middle of the fit."""
-        logging.getLogger("relbo").error("the fit ended early", exc_info=error)
-        self.reason = f"it failed: {_last_line(error)}"
-        hint = " (set max_memory, or use a smaller family)" if _is_memory(error) else ""
-        self._warn(f"{_last_line(error)}{hint}")
+    def _is_on_disk(self, file: Checkpoint) -> bool:
+        return file.problem is None and file.last_written == len(self.records)
 
-    def _warn(self, what: str) -> None:
+    def _explain(self, what: str) -> None:
         text = f"{what}: returning the posterior after {len(self.records)} iterations."
         if self.file is None:
-            text += " To go on: fit(target, start=posterior)."
-        elif self.file.problem is None:
-            text += f" The checkpoint {self.file.path} holds it, too: the same call goes on from there."
+            warn(f"{text} To go on: fit(target, start=posterior).")
+            return
+        if not self._is_on_disk(self.file):  # it was interrupted before, or while, it was written
+            self._write(self.file, finished=False)
+        if self._is_on_disk(self.file):
+            warn(f"{text} The checkpoint {self.file.path} holds it, too: the same call goes on from there.")
         else:
-            text += f" The checkpoint could not be written ({self.file.problem}): relbo.save it elsewhere."
-        warnings.warn(text, stacklevel=4)
+            warn(f"{text} The checkpoint could not be written ({self.file.problem}): relbo.save it elsewhere.")
 
     def posterior(self) -> Posterior:
         """The polished mixture, or the best iterate of a rule that is not monotone, or the last one."""
@@ -220,40 +252,57 @@ class _Run:
         )
 
 
-@compiled
-def _at_starts(target):
-    return jax.vmap(target.log_density)(target.initial[:1])
+def _showing(state: State, mixture: Mixture, elbo: Estimate) -> State:
+    return dataclasses.replace(state, mixture=mixture, elbo=elbo)
 
 
-def _last_line(error: Exception) -> str:
+def _last_line(error: BaseException) -> str:
     """The error in one line. A callback's comes as a traceback in the text of JAX's own, its last line being it."""
-    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
-    inner = [line.strip() for line in lines if line.strip() and not line.startswith(" ") and "Error" in line]
-    return (inner[-1] if inner else lines[0])[:300]
+    text = "".join(traceback.format_exception_only(error)).partition("\n--------------------\n")[0]
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith((" ", "#", "("))]
+    return (lines[-1] if lines else type(error).__name__)[:300]
 
 
-def _is_memory(error: Exception) -> bool:
+def _is_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
+_FIELDS = {
+    "objective": ("objective",),
+    "oracle": ("oracle", "first_ascent"),
+    "step": ("step_rule", "min_improvement"),
+    "estimator": ("estimator",),
+    "refine": ("refinement",),
+    "precondition": ("preconditioner",),
+    "min_improvement": ("min_improvement",),
+    "max_memory": ("points_at_once", "num_measure"),
+}
+"""What of a booster each setting decides."""
+
+
 def _checked_booster(target, start: Posterior | None, settings: dict[str, Any]) -> Booster:
+    """Of the settings, or of those of `start` with the given ones in their place."""
     if start is None:
         return make_booster(target, **settings)
     check_alike(start.target, target, "start")
-    if not settings:
-        if start.booster.missing:
-            raise ValueError(
-                f"start comes from a file, which could not hold {', '.join(start.booster.missing)}, of your own "
-                "making. Give the settings of the fit again, and it goes on."
-            )
-        return eqx.tree_at(lambda b: b.target, start.booster, target)
-    booster = make_booster(target, **settings)
-    if booster.family != start.state.mixture.family:
+    old = dataclasses.replace(start.booster, target=target)
+    given = [field for name in settings for field in _FIELDS.get(name, ())]
+    missing = [field for field in old.missing if field not in given]
+    if missing:
         raise ValueError(
-            f"start is a mixture of {start.state.mixture.family}, and family={booster.family} was asked for. A mixture "
-            "has components of one family: leave family out, or begin anew."
+            f"start comes from a file, which could not hold {', '.join(missing)}, of your own making. Give those "
+            "settings of the fit again, and it goes on."
         )
-    return booster
+    if not settings:
+        return old
+    booster = make_booster(target, **{"family": old.family, **settings})
+    if booster.family != old.family:
+        raise ValueError(
+            f"start is a mixture of {old.family}, and family={booster.family} was asked for. A mixture has components "
+            "of one family: leave family out, or begin anew."
+        )
+    kept = {field for fields in _FIELDS.values() for field in fields} - set(given)
+    return dataclasses.replace(booster, **{field: getattr(old, field) for field in kept})
 
 
 def _check_settings(settings: dict[str, Any]) -> None:

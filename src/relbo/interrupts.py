@@ -22,8 +22,17 @@ def terminable() -> Iterator[None]:
         del number, frame
         raise Terminated
 
-    signal.signal(signal.SIGTERM, terminate)
     try:
+        signal.signal(signal.SIGTERM, terminate)
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def interruption_in(error: Exception) -> type[BaseException] | None:
+    """What interrupted a callback, if that is what `error` tells of: JAX makes its own errors of whatever is raised."""
+    last = str(error).strip().splitlines()[-1:] or [""]
+    for kind in (KeyboardInterrupt, Terminated):
+        if kind.__name__ in last[0]:
+            return kind
+    return None

@@ -73,7 +73,7 @@ class Posterior(eqx.Module):
 
     def constrain(self, draws: Float[Array, "num_draws dim"]) -> PyTree:
         """Unconstrained points in the structure and shapes of the model's parameters, behind an axis of draws."""
-        return _constrain(self.target, draws)
+        return _constrain(self.booster.limited_target(), draws)
 
     def as_guide(self) -> Callable[..., dict[str, Any]]:
         """This posterior as a guide of its NumPyro model: `Predictive(model, guide=posterior.as_guide(), ...)`."""

@@ -96,6 +96,8 @@ def stored_measurements(posterior: Posterior, target: StoredTarget) -> Measureme
             "with num_draws=0). Attach the target, relbo.load(path, target=target); or read posterior.trace."
         )
     draws = target.draws
+    if draws.num < 100:
+        raise ValueError(f"The file holds {draws.num} draws, and a tail fit needs at least 100: save with more.")
     ratio = (draws.log_p - draws.log_q).astype(np.float64)
     names, values = named_columns(draws.values)
     gaps = [record.gap for record in posterior.trace if record.gap is not None]

@@ -1,18 +1,25 @@
 """A fit on disk: written after every iteration, whole or not at all, by one process at a time."""
 
 import contextlib
+import errno
+import hashlib
 import os
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from relbo.boosting import Booster
+from relbo._compiled import compiled
+from relbo._warn import warn
+from relbo.boosting import Booster, State
+from relbo.mixture import map_chunks
 from relbo.posterior import Posterior
-from relbo.storage.container import remove_leftovers, write_atomically
-from relbo.storage.files import check_alike, read, settings_of, to_bytes
-from relbo.storage.objects import encode
+from relbo.storage.container import NewerFormat, pack, remove_leftovers, write_atomically
+from relbo.storage.files import Contents, check_alike, describe, encode_family, read, settings_of
+from relbo.storage.objects import decode_number, encode_number
+from relbo.storage.targets import encode_target
 
 try:
     import fcntl
@@ -29,24 +36,28 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike):
-        self.path = os.path.abspath(os.fspath(path))
+        self.path = os.path.realpath(os.fspath(path))
         self.previous = f"{self.path}.previous"
         self.problem: str | None = None
         """Why the last write failed."""
         self.last_written = 0
-        """How many iterations the file holds."""
+        """How many records of the trace the file holds."""
+        self._target: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
 
-    def write(self, posterior: Posterior, about: dict[str, Any]) -> None:
+    def write(self, posterior: Posterior, about: dict[str, Any], best: State | None) -> None:
+        if self._target is None:
+            self._target = encode_target(posterior, 0, data=False)  # the same for all iterations
         try:
-            write_atomically(self.path, to_bytes(posterior, fit=about), before_replace=self._keep_previous)
-        except OSError as error:
+            parts = pack(*describe(posterior, *self._target, fit=about, best=best))
+            write_atomically(self.path, parts, before_replace=self._keep_previous)
+        except (OSError, TypeError, ValueError) as error:
+            reason = str(getattr(error, "strerror", None) or error)
             if self.problem is None:
-                warnings.warn(
-                    f"The checkpoint {self.path} could not be written ({error.strerror or error}). The fit goes on and "
-                    f"tries again after every iteration; on disk is what it was after {self.last_written} of them.",
-                    stacklevel=4,
+                warn(
+                    f"The checkpoint {self.path} could not be written ({reason}). The fit goes on and tries again "
+                    f"after every iteration; on disk is what it was after {self.last_written} of them."
                 )
-            self.problem = str(error.strerror or error)
+            self.problem = reason
         else:
             self.problem, self.last_written = None, len(posterior.trace)
 
@@ -55,19 +66,27 @@ class Checkpoint:
         if self.problem is None:
             with contextlib.suppress(OSError):
                 os.unlink(self.previous)
+        else:
+            warn(
+                f"The checkpoint {self.path} could not be written to the end ({self.problem}): it holds the fit after "
+                f"{self.last_written} iterations. Keep the result: relbo.save it elsewhere."
+            )
 
-    def read(self, booster: Booster) -> tuple[Posterior, dict[str, Any]] | None:
+    def read(self, booster: Booster) -> Contents | None:
         """What the file holds, or the one before it if it is damaged; None if there is neither."""
         if not os.path.exists(self.path):
             return None
         try:
             found = read(self.path, booster.step_rule)
-        except ValueError as error:
+        except NewerFormat:
+            raise
+        except (ValueError, OSError) as error:
             if not os.path.exists(self.previous):
                 raise ValueError(f"{error} To begin anew, delete the file or give another path.") from error
-            warnings.warn(f"{error} Going on from {self.previous}, which is one iteration older.", stacklevel=5)
             found = read(self.previous, booster.step_rule)
-        self.last_written = len(found[0].trace)
+            warn(f"{error} Going on from the checkpoint before it, {self.previous}.")
+            os.replace(self.previous, self.path)  # or the next write would keep the damaged one
+        self.last_written = len(found.posterior.trace)
         return found
 
     def _keep_previous(self) -> None:
@@ -89,21 +108,27 @@ def locked(path: str | os.PathLike) -> Iterator[Checkpoint]:
         raise ValueError(f"checkpoint is to be written in {folder}, which is not a folder. Make it, or give another.")
     if os.path.isdir(checkpoint.path):
         raise ValueError(f"checkpoint must be the path of a file, and {checkpoint.path} is a folder.")
-    if fcntl is None:
+    with _lock(f"{checkpoint.path}.lock") as mine:
+        if mine:
+            remove_leftovers(checkpoint.path)
         yield checkpoint
-        return
-    name = f"{checkpoint.path}.lock"
-    handle = _take_lock(name)
+
+
+@contextlib.contextmanager
+def _lock(name: str) -> Iterator[bool]:
+    """Whether there is a lock: some file systems have none. One that another process holds raises ValueError."""
+    handle = None
     try:
-        remove_leftovers(checkpoint.path)
-        yield checkpoint
+        handle = _take_lock(name) if fcntl is not None else None
+        yield handle is not None
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        os.close(handle)
+        if handle is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            os.close(handle)
 
 
-def _take_lock(name: str) -> int:
+def _take_lock(name: str) -> int | None:
     while True:
         handle = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -111,27 +136,42 @@ def _take_lock(name: str) -> int:
         except OSError as error:
             owner = os.read(handle, 32).decode(errors="replace") or "unknown"
             os.close(handle)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+                return None
             raise ValueError(
                 f"Another fit (process {owner}) is using the checkpoint {name.removesuffix('.lock')}. Wait for it, or "
                 "give this fit a path of its own."
             ) from error
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(name)):
-                os.ftruncate(handle, 0)
-                os.write(handle, str(os.getpid()).encode())
+                with contextlib.suppress(OSError):  # the number is for people; a full disk has no room for it
+                    os.ftruncate(handle, 0)
+                    os.write(handle, str(os.getpid()).encode())
                 return handle
         os.close(handle)  # its last owner removed it between our two calls
 
 
-def fingerprint(booster: Booster, seed: int, log_densities: np.ndarray) -> dict[str, Any]:
+def fingerprint(booster: Booster, seed: int, start: Posterior | None) -> dict[str, Any]:
     """What must not change between the parts of one fit."""
-    encode(booster.family)  # raises now, and not after the first iteration, if a file cannot hold it
-    return {"seed": seed, "log_densities": [float(value) for value in log_densities]}
+    encode_family(booster.family)  # raises now, and not after the first iteration, if a file cannot hold it
+    values = np.asarray(_at_points(booster.limited_target()), np.float64)
+    digest = None
+    if start is not None:
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(start.state.mixture)]
+        digest = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
+    return {"seed": seed, "start": digest, "log_densities": [encode_number(value) for value in values.tolist()]}
 
 
-def check_same_fit(found: tuple[Posterior, dict[str, Any]], booster: Booster, mine: dict[str, Any], path: str) -> None:
+@compiled
+def _at_points(target):
+    """The log density around the first starting point: at that point alone, many models do not depend on their data."""
+    steps = jnp.linspace(-2, 2, 7, dtype=target.dtype)[:, None] * jnp.cos(jnp.arange(target.dim, dtype=target.dtype))
+    return map_chunks(target.log_density, target.initial[0] + steps, target.points_at_once)
+
+
+def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path: str) -> None:
     """Refuse a checkpoint of another fit."""
-    posterior, header = found
+    posterior, header, _ = found
     other = f"The checkpoint {path} is of another fit: "
     remedy = " Go on with what it was begun with, delete it, or give another path."
     if header["fit"] is None:
@@ -143,14 +183,28 @@ def check_same_fit(found: tuple[Posterior, dict[str, Any]], booster: Booster, mi
     if theirs["seed"] != mine["seed"]:
         raise ValueError(f"{other}its seed is {theirs['seed']}, not {mine['seed']}.{remedy}")
     settings, asked = header["settings"] | {"family": header["family"]}, settings_of(booster)
-    asked |= {"family": encode(booster.family)}
+    asked |= {"family": encode_family(booster.family)}
     compared = [name for name in asked if name not in _MEMORY and not _unnamed(asked[name])]
     changed = [name for name in compared if asked[name] != settings.get(name)]
     if changed:
         raise ValueError(f"{other}{', '.join(changed)} differ{'s' if len(changed) == 1 else ''}.{remedy}")
-    before, now = np.asarray(theirs["log_densities"]), np.asarray(mine["log_densities"])
-    if before.shape != now.shape or not np.allclose(before, now, rtol=1e-4, atol=1e-4):
-        raise ValueError(f"{other}the log density at the starting point was {before[0]:g}, and is {now[0]:g}.{remedy}")
+    if mine["start"] is not None and theirs["start"] != mine["start"]:
+        raise ValueError(f"{other}it was not begun from this start.{remedy}")
+    before, now = ([decode_number(value) for value in about["log_densities"]] for about in (theirs, mine))
+    if not _alike(np.asarray(before), np.asarray(now), posterior.target.dtype):
+        raise ValueError(
+            f"{other}its log density is not this one; around the starting point it was {before[0]:g}, {before[1]:g}, "
+            f"..., and is {now[0]:g}, {now[1]:g}, ... (other data, or another model).{remedy}"
+        )
+
+
+def _alike(before: np.ndarray, now: np.ndarray, dtype: np.dtype[Any]) -> bool:
+    """Equal up to the rounding of another device."""
+    finite = np.isfinite(before)
+    if before.shape != now.shape or not np.array_equal(before[~finite], now[~finite], equal_nan=True):
+        return False
+    with np.errstate(invalid="ignore"):
+        return bool(np.all(np.abs(before - now)[finite] <= 1e-3 + 100 * np.finfo(dtype).eps * np.abs(before[finite])))
 
 
 def _unnamed(setting: Any) -> bool:

@@ -19,8 +19,9 @@ import hashlib
 import json
 import math
 import os
+import re
+import secrets
 import struct
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -34,21 +35,25 @@ _FIXED = struct.Struct("<8sIQQ")
 _ALIGNMENT = 64
 _CHECKSUM = 32
 _TEMPORARY = ".relbo-tmp"
-_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
            "float64")  # fmt: skip
+
+
+class NewerFormat(ValueError):
+    """A file of a version to come."""
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[bytes]:
     """The parts of the file, to be written one after the other."""
     stored = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     for name, array in stored.items():
-        if array.dtype.name not in _DTYPES:
-            raise TypeError(f"array {name!r} has dtype {array.dtype}, and a file holds {', '.join(_DTYPES)}.")
+        if array.dtype.name not in DTYPES:
+            raise TypeError(f"array {name!r} has dtype {array.dtype}, and a file holds {', '.join(DTYPES)}.")
     table, offset = {}, 0
     for name, array in stored.items():
         table[name] = {"dtype": array.dtype.name, "shape": list(np.shape(arrays[name])), "offset": offset}
         offset += _padded(array.nbytes)
-    text = json.dumps({**header, "arrays": table}, allow_nan=False, separators=(",", ":")).encode()
+    text = json.dumps({**header, "arrays": table}, allow_nan=False, separators=(",", ":"), default=_plain).encode()
     text += b" " * (_padded(_FIXED.size + len(text)) - _FIXED.size - len(text))
     length = _FIXED.size + len(text) + offset + _CHECKSUM
     parts = [_FIXED.pack(_MAGIC, FORMAT, length, len(text)), text]
@@ -64,15 +69,18 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[by
 def unpack(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Header and arrays of a file's bytes; `name` is what messages call it. Raises ValueError for anything else."""
     length, header_length = _read_fixed(data, name)
-    if hashlib.sha256(data[: length - _CHECKSUM]).digest() != data[length - _CHECKSUM :]:
+    if hashlib.sha256(memoryview(data)[: length - _CHECKSUM]).digest() != data[length - _CHECKSUM :]:
         raise ValueError(f"{name} is damaged: its checksum does not match. Take another copy of it.")
     start = _FIXED.size + header_length
     try:
         header = json.loads(data[_FIXED.size : start].decode(), parse_constant=_no_constant)
-        arrays = {
-            key: _read_array(data, start, length - _CHECKSUM, entry) for key, entry in header.pop("arrays").items()
-        }
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        arrays, total = {}, 0
+        for key, entry in header.pop("arrays").items():
+            arrays[key] = _read_array(data, start, length - _CHECKSUM, entry)
+            total += arrays[key].nbytes
+            if total > length:
+                raise ValueError("arrays overlap")
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
         raise ValueError(f"{name} is not a file of relbo: its header cannot be read ({error}).") from error
     return header, arrays
 
@@ -85,7 +93,7 @@ def _read_fixed(data: bytes, name: str) -> tuple[int, int]:
         raise ValueError(f"{name} is cut short: it has {len(data)} bytes, fewer than any file of relbo.")
     _, version, length, header_length = _FIXED.unpack_from(data)
     if version > FORMAT:
-        raise ValueError(
+        raise NewerFormat(
             f"{name} has format {version}, and this version of relbo reads formats up to {FORMAT}. Upgrade relbo."
         )
     if version < 1:
@@ -100,7 +108,7 @@ def _read_fixed(data: bytes, name: str) -> tuple[int, int]:
 
 def _read_array(data: bytes, start: int, end: int, entry: dict[str, Any]) -> np.ndarray:
     shape, offset = entry["shape"], entry["offset"]
-    if entry["dtype"] not in _DTYPES:
+    if entry["dtype"] not in DTYPES:
         raise ValueError(f"unknown dtype {entry['dtype']!r}")
     if not all(type(number) is int and number >= 0 for number in [*shape, offset]):
         raise ValueError(f"shape {shape!r} and offset {offset!r} must be whole numbers of at least zero")
@@ -127,16 +135,17 @@ def write_atomically(
 
     Whenever the process is killed or the disk is full, the file that was there before is still there, whole.
     """
-    path = os.path.abspath(os.fspath(path))
+    path = os.path.realpath(os.fspath(path))
     folder, base = os.path.split(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{base}.", suffix=_TEMPORARY, dir=folder)
+    temporary = os.path.join(folder, f".{base}.{secrets.token_hex(8)}{_TEMPORARY}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             for part in parts:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, _usual_mode())
+        with contextlib.suppress(OSError):  # a file that is there keeps its mode, where the system knows of modes
+            os.chmod(temporary, os.stat(path).st_mode & 0o777)
         if before_replace is not None:
             before_replace()
         os.replace(temporary, path)
@@ -150,17 +159,18 @@ def write_atomically(
 def remove_leftovers(path: str) -> None:
     """Temporary files of writers that were killed. Only for whoever knows that nobody else is writing to `path`."""
     folder, base = os.path.split(path)
+    ours = re.compile(rf"\.{re.escape(base)}\.[0-9a-f]+{re.escape(_TEMPORARY)}")
     for name in os.listdir(folder):
-        if name.startswith(f".{base}.") and name.endswith(_TEMPORARY):
+        if ours.fullmatch(name):
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, name))
 
 
-def _usual_mode() -> int:
-    """What `open` would have given the file; a temporary file is its owner's alone."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written as JSON")
 
 
 def _sync_folder(folder: str) -> None:

@@ -1,12 +1,12 @@
 """`save` and `load`: a posterior in one file, to be used again without model or data."""
 
+import dataclasses
 import importlib.metadata
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PyTree
@@ -27,22 +27,26 @@ from relbo.targets.minibatch import Anchored
 from relbo.targets.stored import StoredTarget
 
 _PARTS = ("objective", "oracle", "step_rule", "estimator", "first_ascent", "refinement", "preconditioner")
-_BROKEN = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
+_BROKEN = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError, MemoryError,
+    NotImplementedError, AssertionError,
+)  # fmt: skip
 
 Arrays = dict[str, np.ndarray]
 
 
-def save(posterior: Posterior, path: str | os.PathLike, *, num_draws: int = 2000, data: bool = True) -> None:
+def save(posterior: Posterior, path: str | os.PathLike, *, num_draws: int | None = None, data: bool = True) -> None:
     """Write a posterior to one file, whole or not at all. `relbo.load` reads it, without model or data.
 
     Arguments:
         num_draws: draws to keep with what only the model can compute about them (deterministic quantities, log density,
-            pointwise log likelihood), for `relbo.to_arviz` and `relbo.diagnose` of the loaded posterior.
+            pointwise log likelihood), for `relbo.to_arviz` and `relbo.diagnose` of the loaded posterior. By default
+            2,000, and fewer in more than 4,000 dimensions.
         data: whether observed and constant data, and the pointwise log likelihood, go into the file as well.
 
     The file is a header in JSON and arrays (docs/storage.md has the format); reading it executes nothing.
     """
-    if num_draws < 0:
+    if num_draws is not None and num_draws < 0:
         raise ValueError(f"num_draws must be at least 0, got {num_draws}.")
     write_atomically(path, to_bytes(posterior, num_draws=num_draws, data=data))
 
@@ -57,7 +61,7 @@ def load(path: str | os.PathLike, target: Any = None) -> Posterior:
         ValueError: if the file is none of relbo's, is damaged or cut short, or was written by a newer version; or if
             `target` is not like the one that was fitted.
     """
-    posterior, _ = read(path)
+    posterior = read(path).posterior
     return posterior if target is None else attach(posterior, as_target(target))
 
 
@@ -65,9 +69,9 @@ def attach(posterior: Posterior, target: AbstractTarget) -> Posterior:
     """The same posterior with a target instead of the one that it was loaded with."""
     check_alike(posterior.target, target, "the file's posterior")
     booster = posterior.booster
-    booster = eqx.tree_at(lambda b: b.target, booster, target)
+    booster = dataclasses.replace(booster, target=target)
     whitened = posterior.whitened.with_target(booster.limited_target())
-    state = eqx.tree_at(lambda s: s.target, posterior.state, whitened)
+    state = dataclasses.replace(posterior.state, target=whitened)
     return Posterior(
         posterior.mixture, whitened, posterior.elbo, posterior.trace, posterior.stop_reason, booster, state
     )
@@ -86,11 +90,19 @@ def check_alike(stored: AbstractTarget, target: AbstractTarget, what: str) -> No
         raise ValueError(f"{what} has a coordinate {before!r} where the target has {now!r}: pass the same model.")
 
 
-def to_bytes(posterior: Posterior, *, num_draws: int = 0, data: bool = False, fit: Any = None) -> list[bytes]:
-    """The parts of the file. `fit` is what a checkpoint says about the fit in progress."""
-    header, arrays = encode_target(posterior, num_draws, data)
+def to_bytes(posterior: Posterior, *, num_draws: int | None = 0, data: bool = False) -> list[bytes]:
+    """The parts of the file."""
+    return pack(*describe(posterior, *encode_target(posterior, num_draws, data)))
+
+
+def describe(
+    posterior: Posterior, target: dict[str, Any], target_arrays: Arrays, fit: Any = None, best: State | None = None
+) -> tuple[dict[str, Any], Arrays]:
+    """Header and arrays. `fit` is what a checkpoint says about the fit in progress, `best` its best iterate so far."""
+    arrays = dict(target_arrays)
     state, booster = posterior.state, posterior.booster
-    for name, mixture in (("state", state.mixture), ("mixture", posterior.mixture)):
+    mixtures = {"state": state.mixture, "mixture": posterior.mixture, "best": best.mixture if best else state.mixture}
+    for name, mixture in mixtures.items():
         if name == "state" or mixture is not state.mixture:
             arrays[f"{name}/log_weights"] = np.asarray(mixture.log_weights)
             arrays |= _leaves(f"{name}/params", mixture.params)
@@ -98,18 +110,11 @@ def to_bytes(posterior: Posterior, *, num_draws: int = 0, data: bool = False, fi
     arrays |= _leaves("map", posterior.whitened.params)
     if isinstance(posterior.whitened.target, Anchored):
         arrays["anchor"] = np.asarray(posterior.whitened.target.point)
-    try:
-        family = encode(booster.family)
-    except TypeError as error:
-        raise ValueError(
-            f"A file cannot hold the family {type(booster.family).__name__}: it holds those of relbo.families, and "
-            f"NumPyro's distributions ({error}). Keep the draws instead: relbo.to_arviz(posterior).to_netcdf(path)."
-        ) from error
     described = {
         "relbo": importlib.metadata.version("relbo"),
         "jax": jax.__version__,
-        "target": header,
-        "family": family,
+        "target": target,
+        "family": encode_family(booster.family),
         "settings": settings_of(booster),
         "map": encode(posterior.whitened.family),
         "iteration": state.iteration,
@@ -120,7 +125,18 @@ def to_bytes(posterior: Posterior, *, num_draws: int = 0, data: bool = False, fi
         "trace": [encode_record(record) for record in posterior.trace],
         "fit": fit,
     }
-    return pack(described, arrays)
+    return described, arrays
+
+
+def encode_family(family: AbstractFamily) -> Any:
+    """Raises ValueError if a file cannot hold it."""
+    try:
+        return encode(family)
+    except TypeError as error:
+        raise ValueError(
+            f"A file cannot hold the family {type(family).__name__}: it holds those of relbo.families, and NumPyro's "
+            f"distributions ({error}). Keep the draws instead: relbo.to_arviz(posterior).to_netcdf(path)."
+        ) from error
 
 
 def settings_of(booster: Booster) -> dict[str, Any]:
@@ -133,32 +149,56 @@ def settings_of(booster: Booster) -> dict[str, Any]:
     }
 
 
-def read(path: str | os.PathLike, step_rule: AbstractStep | None = None) -> tuple[Posterior, dict[str, Any]]:
-    """The posterior of a file, and its header. A `step_rule` of the user's own, which a file cannot hold, is given."""
+class Contents(NamedTuple):
+    """What a file holds. `best` is the best iterate so far, in the checkpoint of a step rule that is not monotone."""
+
+    posterior: Posterior
+    header: dict[str, Any]
+    best: Mixture | None
+
+
+def read(path: str | os.PathLike, step_rule: AbstractStep | None = None) -> Contents:
+    """The contents of a file. A `step_rule` of the user's own, which a file cannot hold, is given."""
     name = str(os.fspath(path))
     header, arrays = unpack(pathlib.Path(path).read_bytes(), name)
     try:
         target = decode_target(header["target"], arrays)
-        if target.dtype != jax.dtypes.canonicalize_dtype(target.dtype):
-            raise RuntimeError
-        return _posterior(header, arrays, target, step_rule), header
-    except RuntimeError as error:
-        raise ValueError(
-            f'{name} holds a posterior in float64. Call jax.config.update("jax_enable_x64", True) first, at the start '
-            "of the program."
-        ) from error
+        if target.dtype == jax.dtypes.canonicalize_dtype(target.dtype):
+            return _contents(header, arrays, target, step_rule)
     except _BROKEN as error:
         raise ValueError(
             f"{name} cannot be read as a posterior ({type(error).__name__}: {error}). Either it was not written by "
             "relbo.save, or by a version whose settings this one does not know."
         ) from error
+    raise ValueError(
+        f'{name} holds a posterior in float64. Call jax.config.update("jax_enable_x64", True) first, at the start of '
+        "the program."
+    )
+
+
+def _contents(header: dict[str, Any], arrays: Arrays, target: StoredTarget, step_rule) -> Contents:
+    posterior = _posterior(header, arrays, target, step_rule)
+    fit = header["fit"]
+    if fit is not None:
+        _whole(fit["first_new"])
+        _whole(fit["seed"])
+        if fit["best"] is not None:
+            decode_number(fit["best"])
+            decode_estimate(fit["best_elbo"])
+        [decode_number(value) for value in fit["log_densities"]]
+        if type(fit["finished"]) is not bool or not posterior.trace or not fit["log_densities"]:
+            raise ValueError("what it says of its fit is not whole")
+    if "best/log_weights" not in arrays:
+        return Contents(posterior, header, None)
+    family, like = posterior.mixture.family, _one(posterior.mixture.family, target)
+    return Contents(posterior, header, _mixture("best", family, like, arrays, target.dtype))
 
 
 def _posterior(header: dict[str, Any], arrays: Arrays, target: StoredTarget, step_rule) -> Posterior:
     family = decode(header["family"])
     if not isinstance(family, AbstractFamily):
         raise ValueError(f"{family!r} is not a family")
-    one = jax.eval_shape(lambda: empty_mixture(family, target.dim, 1, target.dtype)).params
+    one = _one(family, target)
     mixture = _mixture("state", family, one, arrays, target.dtype)
     shown = _mixture("mixture", family, one, arrays, target.dtype) if "mixture/log_weights" in arrays else mixture
     whitened = _whitened(header, arrays, target)
@@ -168,7 +208,7 @@ def _posterior(header: dict[str, Any], arrays: Arrays, target: StoredTarget, ste
         target=whitened,
         mixture=mixture,
         modes=_modes(arrays, one),
-        memory=_memory(step_rule or booster.step_rule, arrays, dtype),
+        memory=_memory(step_rule or booster.step_rule, arrays, dtype, "step_rule" in booster.missing),
         elbo=decode_estimate(header["state_elbo"]),
         iteration=_whole(header["iteration"]),
         explore=bool(header["explore"]),
@@ -179,17 +219,18 @@ def _posterior(header: dict[str, Any], arrays: Arrays, target: StoredTarget, ste
     )
 
 
+def _one(family: AbstractFamily, target: StoredTarget) -> PyTree:
+    """The shapes of a stack of one component."""
+    return jax.eval_shape(lambda: empty_mixture(family, target.dim, 1, target.dtype)).params
+
+
 def _booster(settings: dict[str, Any], target: StoredTarget, family: AbstractFamily) -> Booster:
     """The settings of the fit. Those that the file could not hold are `missing`, and stand at their defaults."""
-    parts = {part: decode(settings[part]) for part in _PARTS}
+    parts = {part: _part(settings[part], Booster.__dataclass_fields__[part].type) for part in _PARTS}
     missing = [part for part, value in parts.items() if isinstance(value, NotStored)]
     if missing:
         default = make_booster(target, family=family)
         parts |= {part: getattr(default, part) for part in missing}
-    kinds = Booster.__dataclass_fields__
-    for part, value in parts.items():
-        if not isinstance(value, kinds[part].type):
-            raise ValueError(f"{part} is {value!r}")
     limit = settings["points_at_once"]
     return Booster(
         target=target,
@@ -200,6 +241,15 @@ def _booster(settings: dict[str, Any], target: StoredTarget, family: AbstractFam
         points_at_once=None if limit is None else _whole(limit),
         missing=tuple(missing),
     )
+
+
+def _part(data: Any, kind: Any) -> Any:
+    """A setting; one that this version does not know, or that was never stored, is needed only to go on boosting."""
+    try:
+        found = decode(data)
+    except ValueError as error:
+        return NotStored(str(error))
+    return found if isinstance(found, kind) else NotStored(repr(found))
 
 
 def _whitened(header: dict[str, Any], arrays: Arrays, target: StoredTarget) -> Whitened:
@@ -227,7 +277,10 @@ def _modes(arrays: Arrays, one: PyTree) -> PyTree:
     return _unflatten("modes", arrays, one, arrays["modes/0"].shape[0])
 
 
-def _memory(step_rule: AbstractStep, arrays: Arrays, dtype) -> PyTree:
+def _memory(step_rule: AbstractStep, arrays: Arrays, dtype, unknown: bool) -> PyTree:
+    """Shaped as the rule's own; of a rule that is not known, the bare leaves."""
+    if unknown:
+        return [jax.device_put(value) for name, value in sorted(arrays.items()) if name.startswith("memory/")]
     return _unflatten("memory", arrays, jax.eval_shape(lambda: step_rule.init(dtype)))
 
 

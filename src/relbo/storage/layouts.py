@@ -84,6 +84,8 @@ def _decode_leaf(data: dict[str, Any]) -> Leaf:
             raise ValueError(f"the real parameter {name!r} has shapes {shape} and {flat_shape}")
         return Leaf(name, shape, flat_shape, None)
     if isinstance(words, list):
+        if words[0] == "zero_sum" and words[1] not in range(1, len(shape) + 1):
+            raise ValueError(f"a zero-sum support of {words[1]!r} axes of shape {shape}")
         words = (words[0], *(np.asarray(bound) if isinstance(bound, list) else bound for bound in words[1:]))
     (support,) = assign_supports(words, [name])
     leaf = Leaf(name, shape, flat_shape, support)
@@ -103,7 +105,7 @@ def encode_estimate(estimate: Estimate | None) -> Any:
     if estimate is None:
         return None
     numbers = (encode_number(float(estimate.value)), encode_number(float(estimate.std_err)))
-    return [*numbers, estimate.num_draws]
+    return [*numbers, int(estimate.num_draws)]
 
 
 def decode_estimate(data: Any) -> Estimate:
@@ -121,7 +123,8 @@ def encode_record(record: Record) -> dict[str, Any]:
     data = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     data |= {name: encode_estimate(data[name]) for name in _ESTIMATES}
     data |= {name: encode_number(float(data[name])) for name in _NUMBERS}
-    return data | {"weights": [encode_number(weight) for weight in record.weights.tolist()]}
+    counts = {field.name: int(data[field.name]) for field in dataclasses.fields(record) if field.type is int}
+    return data | counts | {"weights": [encode_number(weight) for weight in record.weights.tolist()]}
 
 
 def decode_record(data: dict[str, Any], dtype: np.dtype[Any]) -> Record:

@@ -16,6 +16,7 @@ from relbo import ascent, families, objectives, oracles, steps
 from relbo._require import require
 from relbo.objectives.residual import SCHEDULES, Constant, open_loop
 from relbo.precondition import Preconditioner
+from relbo.storage.container import DTYPES
 
 _CLASSES: dict[str, type[eqx.Module]] = {
     cls.__name__: cls
@@ -54,14 +55,27 @@ def encode(value: Any) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [encode(item) for item in value]}
     if type(value) is _CLASSES.get(type(value).__name__):
-        fields = dataclasses.fields(value)
-        return {"is": type(value).__name__} | {field.name: encode(getattr(value, field.name)) for field in fields}
+        return {"is": type(value).__name__} | {
+            field.name: encode(_python(field.type, getattr(value, field.name))) for field in dataclasses.fields(value)
+        }
     for name, function in _FUNCTIONS.items():
         if value is function:
             return {"function": name}
-    if isinstance(value, type) and value.__module__.startswith("numpyro.distributions."):
+    if _is_numpyro(value):
         return {"numpyro": value.__name__}
     raise TypeError(f"{value!r} has no name that a file could hold")
+
+
+def _is_numpyro(value: Any) -> bool:
+    """Whether it is a distribution that `numpyro.distributions` offers by its name."""
+    if not (isinstance(value, type) and value.__module__.startswith("numpyro.distributions.")):
+        return False
+    return getattr(require("numpyro.distributions", extra="numpyro"), value.__name__, None) is value
+
+
+def _python(kind: Any, value: Any) -> Any:
+    """A NumPy number in the place of a Python one as what it stands for."""
+    return value.item() if kind in (int, float, bool) and isinstance(value, np.generic) else value
 
 
 def encode_or_text(value: Any) -> Any:
@@ -83,6 +97,8 @@ def decode(data: Any, depth: int = 0) -> Any:
     if "not_stored" in data:
         return NotStored(str(data["not_stored"]))
     if "number" in data:
+        if data["dtype"] not in DTYPES:
+            raise ValueError(f"unknown dtype {data['dtype']!r}")
         return np.asarray(decode_number(data["number"]), data["dtype"])
     if "tuple" in data:
         return tuple(decode(item, depth + 1) for item in data["tuple"])
@@ -96,10 +112,13 @@ def decode(data: Any, depth: int = 0) -> Any:
 def _object(data: dict[str, Any], depth: int) -> eqx.Module:
     cls = _known(_CLASSES, data.get("is"))
     names = [field.name for field in dataclasses.fields(cls)]
-    if set(data) != {"is", *names}:
+    if not set(data) <= {"is", *names}:
         raise ValueError(f"{cls.__name__} has the fields {names}, got {sorted(set(data) - {'is'})}")
     made = object.__new__(cls)
     for field in dataclasses.fields(cls):
+        if field.name not in data:  # written by an older version, which did not have it
+            object.__setattr__(made, field.name, _default(cls, field))
+            continue
         value = decode(data[field.name], depth + 1)
         if field.type is float and isinstance(value, str | int):
             value = decode_number(value)
@@ -111,6 +130,14 @@ def _object(data: dict[str, Any], depth: int) -> eqx.Module:
     if hasattr(made, "__check_init__"):
         made.__check_init__()
     return made
+
+
+def _default(cls: type, field: dataclasses.Field) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    raise ValueError(f"{cls.__name__} lacks {field.name}")
 
 
 def _known(names: dict[str, Any], name: Any) -> Any:
@@ -129,7 +156,7 @@ def _distribution(name: Any) -> Any:
 
 def encode_number(value: float | int) -> Any:
     """JSON has no infinities and no NaN: they are written as texts."""
-    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return value if isinstance(value, int) or math.isfinite(value) else repr(float(value))
 
 
 def decode_number(value: Any) -> float:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import Layout
+from relbo.targets.limited import PLENTY
 
 
 class StoredDraws(eqx.Module):
@@ -54,6 +55,11 @@ class StoredTarget(AbstractTarget):
     draws: StoredDraws | None
     labels: Labels
 
+    @property
+    def points_at_once(self) -> int:
+        """Nothing is computed here, however many data there are."""
+        return PLENTY
+
     def log_density(self, z: Float[Array, " dim"]) -> NoReturn:
         del z
         raise ValueError(f"This needs the log density, and {self._where()}")
@@ -96,6 +102,8 @@ class StoredTarget(AbstractTarget):
 
     def choose_draws(self, num_draws: int, seed: int) -> StoredDraws:
         """Some of the stored draws."""
+        if num_draws < 1:
+            raise ValueError(f"num_draws must be at least 1, got {num_draws}.")
         if self.draws is None or num_draws > self.draws.num:
             num = 0 if self.draws is None else self.draws.num
             raise ValueError(
