@@ -89,7 +89,7 @@ def main(quick: bool = False) -> dict[str, relbo.Posterior]:
     posteriors = {}
     print(f"{'':8} {'ELBO':>20}  {'mu':>12}  {'tau':>12}  {'theta[0]':>12}")
     for name, door in DOORS.items():
-        posterior = relbo.fit(door(), seed=0, max_components=4 if quick else 32, progress_bar=False)
+        posterior = relbo.fit(door(), seed=0, max_components=1 if quick else 32, progress_bar=False)
         draws = posterior.sample(4000, seed=1)
         columns = [draws["mu"], draws["tau"], draws["theta"][:, 0]]
         text = "  ".join(f"{column.mean():5.2f} ({column.std():4.2f})" for column in columns)

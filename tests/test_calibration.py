@@ -175,7 +175,7 @@ class Shrunk:
 
     def sample_unconstrained(self, num_draws, *, seed):
         draws = self.posterior.sample_unconstrained(num_draws, seed=seed)
-        return draws.mean(axis=0) + 0.6 * (draws - draws.mean(axis=0))
+        return draws.mean(axis=0) + 0.4 * (draws - draws.mean(axis=0))
 
     def constrain(self, draws):
         return self.posterior.constrain(draws)

@@ -59,7 +59,7 @@ def test_a_continued_fit_equals_an_uninterrupted_one(target):
     resumed = relbo.fit(target, start=short, seed=3, stop=(), max_components=4, progress_bar=False)
     assert same(resumed, relbo.fit(target, max_components=4, **settings))
     assert resumed.num_components == 4
-    with pytest.raises(ValueError, match=r"posterior in 1 dimensions .* the target has 2"):
+    with pytest.raises(ValueError, match=r"start is in 1 dimensions .* the target has 2"):
         relbo.fit(CORRELATED.target(), start=short)
 
 

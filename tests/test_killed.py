@@ -14,7 +14,7 @@ import pytest
 
 import fault_worker
 
-KILLS = {"lean": 60, "default": 20}
+KILLS = {"lean": 64, "default": 8}
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["relbo", "jax.numpy", "fault_worker"])
 
@@ -75,7 +75,7 @@ def test_killed_fits_resume_to_the_same_bits(name, seed, tmp_path, cache):
         assert life.result.read_text() == expected
         chain += 1
     assert Life(name, tmp_path / str(chain), cache).end() == expected  # the last one that was killed
-    assert len(seen) >= 4  # the blows fell at different iterations
+    assert len(seen) >= (10 if name == "lean" else 2)  # the blows fell at different iterations
 
 
 def _length(path: pathlib.Path) -> int:

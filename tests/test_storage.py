@@ -280,7 +280,7 @@ def edit(data: bytes, edits) -> bytes:
     return data
 
 
-@settings(max_examples=8000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=9000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(edits=EDITS)
 def test_mutated_files_are_refused_or_the_same(edits, small):
     mutated = edit(small, edits)
@@ -292,7 +292,7 @@ def test_mutated_files_are_refused_or_the_same(edits, small):
     assert (header, arrays.keys()) == (unpack(small, "")[0], unpack(small, "")[1].keys())
 
 
-@settings(max_examples=2000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_forged_files_are_refused_or_a_posterior(data, small, tmp_path_factory):
     """A valid checksum over a header with anything anywhere: a ValueError in a sentence, or a posterior."""
