@@ -113,7 +113,9 @@ class Diagnosis:
         rows = [*self._rows(), *self._rows_of_trouble()]
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}  {value}" for name, value in rows]
-        return "\n".join([*lines, f"The gap {self.certifies}.", self.verdict])
+        if math.isfinite(self.gap.value):
+            lines.append(f"The gap {self.certifies}.")
+        return "\n".join([*lines, self.verdict])
 
     def _rows(self) -> list[tuple[str, str]]:
         weights = self.defensive
@@ -125,12 +127,11 @@ class Diagnosis:
             tail = f"{weights.k_hat:.2f}, {weights.stake:.1%} of the weight in that tail"
             k_hat.append(("  with defensive draws", tail))
             ess.append(("  with defensive draws", f"{_round(weights.ess)} of {weights.num_draws}"))
-        gap = [("duality gap", str(self.gap)), ("", self.certifies)]
         return [
             ("ELBO", str(self.elbo)),
             ("log Z", f"{self.log_z}{doubt}"),
             ("log Z - ELBO", f"{self.kl}{doubt}"),
-            *(gap if math.isfinite(self.gap.value) else [("duality gap", "not measured")]),
+            ("duality gap", str(self.gap) if math.isfinite(self.gap.value) else "not measured"),
             *k_hat,
             *ess,
             ("misplaced mass", f"{self.misplaced:.2g}"),
