@@ -133,6 +133,8 @@ class _Run:
 
     def go(self, report) -> None:
         if self.final is not None:
+            if self.file is not None:
+                self.file.finish()
             return
         if self.state is None:
             self._take(*self.booster.init(jax.random.fold_in(self.key, 0), alone=self._only_one()), report)

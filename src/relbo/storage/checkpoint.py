@@ -64,8 +64,9 @@ class Checkpoint:
     def finish(self) -> None:
         """After the last write: the file before it is needed no more."""
         if self.problem is None:
-            with contextlib.suppress(OSError):
-                os.unlink(self.previous)
+            for name in (self.previous, f"{self.previous}.tmp"):
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
         else:
             warn(
                 f"The checkpoint {self.path} could not be written to the end ({self.problem}): it holds the fit after "
