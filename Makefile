@@ -2,13 +2,16 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint quality bench verdicts clean
+.PHONY: demo test test-all lint quality bench verdicts clean
 
 demo: $(STAMP)
 	$(VENV)/bin/python demo/run.py
 
 test: $(STAMP)
 	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup
+
+test-all: $(STAMP)
+	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -m "slow or not slow"
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -292,6 +292,7 @@ class DiesFor:
         return GaussianFit()(target, seed)
 
 
+@pytest.mark.slow
 def test_processes_change_nothing_and_may_die():
     """The same ranks from two processes as from one, but for the one whose process is ended by the fit."""
     seeds = []

@@ -32,7 +32,10 @@ pytestmark = pytest.mark.xdist_group("stan")  # one process compiles the Stan pr
 NUM_POINTS = 100
 
 
-@pytest.mark.parametrize("name", door_models.MODELS)
+FIRST, *OTHERS = door_models.MODELS
+
+
+@pytest.mark.parametrize("name", [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_log_densities_agree_to_rounding(name):
     """To 1e-8 relative, up to a constant: Stan's cauchy(0, 5) on tau > 0 is not halved; LKJ's constant is left out."""
     model = door_models.MODELS[name]

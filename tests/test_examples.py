@@ -22,6 +22,7 @@ def test_every_example_is_tested():
 
 
 @pytest.mark.xdist_group("stan")
+@pytest.mark.slow
 def test_eight_schools_through_four_doors():
     posteriors = load("eight_schools").main(quick=True)
     elbos = {name: posterior.elbo for name, posterior in posteriors.items()}
@@ -37,11 +38,13 @@ def test_the_papers_appendix():
     assert elbos[-1] > elbos[0] - 0.1
 
 
+@pytest.mark.slow
 def test_label_switching():
     shares = load("label_switching").main(quick=True)
     np.testing.assert_allclose(list(shares.values()), 1 / 6, atol=0.03)
 
 
+@pytest.mark.slow
 def test_minibatches_on_200_000_rows():
     example = load("minibatch")
     posterior, scores = example.main(quick=True)

@@ -106,6 +106,7 @@ def test_new_data_of_the_same_shape_compile_nothing():
 
 
 @pytest.mark.parametrize("variant", ["fixed", "line_search", "fully_corrective"])
+@pytest.mark.slow
 def test_paper_variants_put_mass_on_both_modes(target, variant):
     posterior = relbo.fit(target, progress_bar=False, **(relbo.paper(variant) | {"max_components": 12}))
     assert abs(mass_left(posterior) - 0.3) < 0.1

@@ -140,6 +140,7 @@ def test_small_targets_stay_as_they_are(target):
     assert relbo.make_booster(target, max_memory="2GB").points_at_once == 1024
 
 
+@pytest.mark.slow
 def test_what_the_programs_take():
     """By XLA's own account, the programs with the most points stay within the limit, and would not without."""
     target, memory = logistic_regression(100_000, 20), 60_000_000
@@ -159,6 +160,7 @@ def test_what_the_programs_take():
         assert temporary_bytes(program, identity_map(target, "auto"), *args) > excess * memory
 
 
+@pytest.mark.slow
 def test_a_limit_is_kept():
     """The peak memory of a process while the oracle's program runs, over what it was when that was compiled."""
     code = """

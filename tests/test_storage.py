@@ -167,6 +167,7 @@ def test_the_structure_of_parameters_survives(example, tmp_path):
     [{"family": "laplace"}, {"family": "low_rank_student_t"}, {**relbo.paper("fixed"), "max_components": 2},
      {"family": relbo.families.from_numpyro(dist.Logistic)}, {"step": "adaptive"}],
 )  # fmt: skip
+@pytest.mark.slow
 def test_every_setting_survives(given, tmp_path, target):
     posterior = relbo.fit(target, **{**ONE, **given})
     relbo.save(posterior, tmp_path / "fit.relbo", num_draws=0)
@@ -190,6 +191,7 @@ class Remembering(relbo.Adaptive):
     """A step rule of one's own, with a memory."""
 
 
+@pytest.mark.slow
 def test_a_step_rule_of_ones_own_keeps_its_memory(tmp_path, target):
     settings = {**ONE, "step": Remembering(), "max_components": 3, "stop": (), "min_improvement": -np.inf}
     posterior = relbo.fit(target, **settings)
