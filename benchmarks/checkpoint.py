@@ -39,11 +39,11 @@ def main() -> None:
     writing = 0.0
     write = Checkpoint.write
 
-    def timed(self, posterior, about):
+    def timed(self, posterior, about, best):
         nonlocal writing
         jax.block_until_ready(posterior.mixture.log_weights)
         begun = time.perf_counter()
-        write(self, posterior, about)
+        write(self, posterior, about, best)
         writing += time.perf_counter() - begun
 
     Checkpoint.write = timed
