@@ -352,8 +352,12 @@ def test_a_real_signal_inside_a_callback():
     settings = {**SMALL, "max_components": 6}
     first = relbo.fit(target, **{**settings, "max_components": 1})
     calls["num"], calls["limit"] = 0, first.num_evaluations + 30_000
-    with pytest.warns(UserWarning, match="^Interrupted: returning the posterior"):
-        assert relbo.fit(target, **settings).stop_reason == "it was interrupted"
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of the test runner ignores it
+    try:
+        with pytest.warns(UserWarning, match="^Interrupted: returning the posterior"):
+            assert relbo.fit(target, **settings).stop_reason == "it was interrupted"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_before_there_is_anything(target, monkeypatch):
