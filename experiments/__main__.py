@@ -1,0 +1,53 @@
+"""`python -m experiments NAME ...`: parse, run, write. No mathematics here."""
+
+import argparse
+import importlib
+import pathlib
+import sys
+import time
+
+import matplotlib
+
+from experiments.report import Options
+from experiments.runs import Runs
+
+EXPERIMENTS = ("figure1", "theory", "chemreact", "icu", "wine", "systems", "faces")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments", description="Rerun the paper's experiments.")
+    parser.add_argument("names", nargs="+", choices=[*EXPERIMENTS, "all"], metavar="NAME", help=", ".join(EXPERIMENTS))
+    parser.add_argument("--data", type=_existing, help="folder with the data files, or the one file")
+    parser.add_argument("--seeds", type=_positive, help="how many seeds (each experiment has its own default)")
+    parser.add_argument("--quick", action="store_true", help="small, on embedded data: a check that everything runs")
+    parser.add_argument("--out", type=pathlib.Path, default=Options.out, help=f"where to write ({Options.out})")
+    parser.add_argument("--fresh", action="store_true", help="forget the finished pieces of an earlier run")
+    given = parser.parse_args(arguments)
+    matplotlib.use("agg")
+    options = Options(given.data, given.seeds, given.quick, given.out)
+    for name in EXPERIMENTS if "all" in given.names else given.names:
+        begun = time.perf_counter()
+        print(f"{name} ...", flush=True)
+        runs = Runs(options.out / f"{name}{'.quick' if options.quick else ''}.runs.jsonl", fresh=given.fresh)
+        report = importlib.import_module(f"experiments.{name}").run(options, runs)
+        paths = report.write(name, options)
+        print(report.markdown())
+        print(f"{name}: {time.perf_counter() - begun:.0f} s; wrote {', '.join(map(str, paths))}", flush=True)
+    return 0
+
+
+def _existing(text: str) -> pathlib.Path:
+    path = pathlib.Path(text)
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"there is no file or folder {text!r}")
+    return path
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Data sets for the experiments. None is part of the project: they are read from where `--data` says."""
+
+import dataclasses
+import hashlib
+import pathlib
+
+import numpy as np
+
+from experiments.report import Options
+
+SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
+"""A folder beside the repository, looked at when `--data` is not given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification:
+    """Rows with labels 0 and 1, split in two; `digest` names the contents."""
+
+    name: str
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+    def __post_init__(self):
+        for x, y in ((self.x_train, self.y_train), (self.x_test, self.y_test)):
+            if x.ndim != 2 or y.shape != x.shape[:1]:
+                raise ValueError(f"{self.name}: X of shape {x.shape} and y of shape {y.shape} do not belong together.")
+            if not np.isfinite(x).all():
+                raise ValueError(f"{self.name}: X holds {int((~np.isfinite(x)).sum())} values that are not finite.")
+            if not set(np.unique(y).tolist()) == {0, 1}:
+                raise ValueError(f"{self.name}: labels must be 0 and 1, got {np.unique(y)[:5].tolist()}.")
+
+    @property
+    def digest(self) -> str:
+        parts = (self.x_train, self.y_train, self.x_test, self.y_test)
+        return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()[:16]
+
+    def with_intercept(self) -> "Classification":
+        """With a column of ones in front."""
+
+        def ones(x):
+            return np.concatenate([np.ones_like(x[:, :1]), x], axis=1)
+
+        return Classification(f"{self.name}, intercept", ones(self.x_train), self.y_train, ones(self.x_test), self.y_test)
+
+    def standardized(self) -> "Classification":
+        """Each column to mean 0 and deviation 1 on the train part."""
+        mean, deviation = self.x_train.mean(0), self.x_train.std(0)
+        deviation = np.where(deviation > 0, deviation, 1.0).astype(self.x_train.dtype)
+        x_train, x_test = (self.x_train - mean) / deviation, (self.x_test - mean) / deviation
+        return dataclasses.replace(self, x_train=x_train, x_test=x_test)
+
+
+def find(options: Options, name: str) -> pathlib.Path | None:
+    """The file `name` in the folder (or the file itself) that `--data` names, else beside the repository, else None."""
+    if options.quick and options.data is None:
+        return None
+    place = options.data or SHARED
+    path = place if place.is_file() and place.name == name else place / name
+    return path if path.is_file() else None
+
+
+def load_classification(path: pathlib.Path, test_path: pathlib.Path | None = None) -> Classification:
+    """An archive with X_train, y_train, X_test, y_test; or the authors' pair of archives, each with X and y.
+
+    Labels may be 0/1 or -1/+1. The authors' files (`ds1.100_train.npz` and `ds1.100_test.npz`, and likewise for the
+    eICU extract) hold one part each.
+    """
+    if test_path is None:
+        with np.load(path) as file:
+            names = ("X_train", "y_train", "X_test", "y_test")
+            missing = [name for name in names if name not in file]
+            if missing:
+                raise ValueError(f"{path.name} lacks {', '.join(missing)}; it holds {', '.join(file)}.")
+            x_train, y_train, x_test, y_test = (file[name] for name in names)
+    else:
+        (x_train, y_train), (x_test, y_test) = _part(path), _part(test_path)
+    return Classification(path.stem, _features(x_train), _labels(y_train), _features(x_test), _labels(y_test))
+
+
+def breast_cancer() -> Classification:
+    """scikit-learn's, standardised, two thirds to train: what is used where no data is given."""
+    from sklearn.datasets import load_breast_cancer
+
+    x, y = load_breast_cancer(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    train, test = order[: 2 * len(y) // 3], order[2 * len(y) // 3 :]
+    x, y = x.astype(np.float32), y.astype(np.uint8)
+    return Classification("breast cancer", x[train], y[train], x[test], y[test]).standardized()
+
+
+def _part(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(path) as file:
+        pairs = [("X", "y"), ("x", "y"), ("data", "labels"), ("arr_0", "arr_1")]
+        for features, labels in pairs:
+            if features in file and labels in file:
+                return file[features], file[labels]
+        raise ValueError(f"{path.name} must hold X and y; it holds {', '.join(file)}.")
+
+
+def _features(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x, np.float32)
+
+
+def _labels(y: np.ndarray) -> np.ndarray:
+    y = np.asarray(y).ravel()
+    return (y > 0).astype(np.uint8) if set(np.unique(y).tolist()) <= {-1, 1} else y.astype(np.uint8)

@@ -1,0 +1,46 @@
+"""Finished pieces of an experiment, kept on disk one by one: a killed experiment goes on where it was."""
+
+import json
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from experiments.report import plain, versions
+
+
+class Runs:
+    """A file of lines, each one piece of work: what it was, and its result.
+
+    A piece counts as done if its key and the versions of the libraries are those of a line. Change of the code itself
+    is not seen: `fresh=True` (`--fresh`) begins anew.
+    """
+
+    def __init__(self, path: pathlib.Path, *, fresh: bool = False):
+        self.path = path
+        self._versions = versions()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            path.unlink(missing_ok=True)
+        self._done = dict(_lines(path)) if path.exists() else {}
+
+    def once(self, key: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The result of `compute()`, or what it was the last time for the same `key`."""
+        name = json.dumps(plain({"key": key, "versions": self._versions}), sort_keys=True)
+        if name not in self._done:
+            result = plain(compute())
+            with self.path.open("a") as file:
+                file.write(json.dumps({"name": name, "result": result}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            self._done[name] = result
+        return self._done[name]
+
+
+def _lines(path: pathlib.Path):
+    for line in path.read_text().splitlines():
+        try:
+            piece = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # the process was killed in the middle of this line
+        yield piece["name"], piece["result"]
