@@ -42,7 +42,9 @@ class Classification:
         def ones(x):
             return np.concatenate([np.ones_like(x[:, :1]), x], axis=1)
 
-        return Classification(f"{self.name}, intercept", ones(self.x_train), self.y_train, ones(self.x_test), self.y_test)
+        return Classification(
+            f"{self.name}, intercept", ones(self.x_train), self.y_train, ones(self.x_test), self.y_test
+        )
 
     def standardized(self) -> "Classification":
         """Each column to mean 0 and deviation 1 on the train part."""
