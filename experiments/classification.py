@@ -30,21 +30,22 @@ class Settings:
 
     first_steps: int = 10_000
     lmo_steps: int = 600
-    lmo_draws: int = 1
+    lmo_draws: int = 2
     iterations: int = 35
     num_measure: int = 512
-    selection_draws: int = 250
+    selection_draws: int = 500
     score_draws: int = 2000
     elbo_draws: int = 10_000
     families: tuple[str, ...] = ("Laplace", "Gaussian")
-    intercepts: tuple[bool, ...] = (False, True)
     default_components: int = 32
+    intercept_seeds: int = 3
+    """The model with an intercept is run on the first of the seeds only; 0 leaves it out."""
 
     @classmethod
     def of(cls, options: Options) -> "Settings":
         if not options.quick:
             return cls()
-        return cls(200, 100, 1, 3, 256, 100, 250, 500, ("Laplace",), (False,), 2)
+        return cls(200, 100, 1, 3, 256, 100, 250, 500, ("Laplace",), 2, 0)
 
 
 def run_table(
@@ -53,40 +54,51 @@ def run_table(
     """Every system on every data set, with and without intercept, over the seeds."""
     settings = Settings.of(options)
     results = []
-    for data in (one.with_intercept() if with_it else one for one in sets for with_it in settings.intercepts):
-        target = logistic.make_target(data)
-        about = {"data": data.name, "digest": data.digest, **dataclasses.asdict(settings)}
-        for seed in options.seed_range(10):
-            for family in settings.families:
-                key = about | {"family": family, "seed": seed}
-                found = runs.once(key, lambda f=family, s=seed, d=data, t=target: _boosted(t, d, f, s, settings))
-                results += [{"data": data.name, "family": family, "seed": seed, **row} for row in found["rows"]]
-            key = about | {"family": "default", "seed": seed}
-            found = runs.once(key, lambda s=seed, d=data, t=target: _default(t, d, s, settings))
-            results += [{"data": data.name, "family": "full normal", "seed": seed, **row} for row in found["rows"]]
+    for plain in sets:
+        results += _on(plain, options.seed_range(10), settings, runs)
+        if settings.intercept_seeds:
+            results += _on(plain.with_intercept(), options.seed_range(10)[: settings.intercept_seeds], settings, runs)
     tables = [paper, *(_table(name, results) for name in _names(results)), _paired(results), _elbos(results)]
     return Report(title, dataclasses.asdict(settings), tables, results, _figure(results), [*remarks, *_remarks()])
+
+
+def _on(data: Classification, seeds: range, settings: Settings, runs: Runs) -> list[dict[str, Any]]:
+    """Every system on one data set."""
+    target = logistic.make_target(data)
+    about = {"data": data.name, "digest": data.digest, **dataclasses.asdict(settings)}
+    results = []
+    for seed in seeds:
+        for family in settings.families:
+            key = about | {"family": family, "seed": seed}
+            found = runs.once(key, lambda f=family, s=seed: _boosted(target, data, f, s, settings))
+            results += [{"data": data.name, "family": family, "seed": seed, **row} for row in found["rows"]]
+        key = about | {"family": "default", "seed": seed}
+        found = runs.once(key, lambda s=seed: _default(target, data, s, settings))
+        results += [{"data": data.name, "family": "full normal", "seed": seed, **row} for row in found["rows"]]
+    return results
 
 
 def _boosted(target, data: Classification, family: str, seed: int, settings: Settings) -> dict[str, Any]:
     """BBVI, and two boosted fits that continue it: one with the paper's objective, one with the finite-step one."""
     common = relbo.paper("fixed", family=FAMILIES[family]) | {"num_measure": settings.num_measure}
-    oracle = common["oracle"]
+    random = common["oracle"].starts
+    near = relbo.Starts(num_residual=4, num_modes=0, num_initial=0)
 
-    def with_steps(num_steps):
+    def oracle(num_steps, starts):
         draws = settings.lmo_draws
-        return relbo.GradientOracle(num_steps=num_steps, num_draws=draws, num_restarts=1, starts=oracle.starts)
+        return relbo.GradientOracle(num_steps=num_steps, num_draws=draws, num_restarts=1, starts=starts)
 
-    first = common | {"oracle": with_steps(settings.first_steps), "max_components": 1}
+    first = common | {"oracle": oracle(settings.first_steps, random), "max_components": 1}
     bbvi, seconds = _timed(lambda: relbo.fit(target, seed=seed, progress_bar=False, **first))
     rows = [_row(BBVI, bbvi, data, seed, seconds, settings)]
-    for name, objective in ((PAPER, common["objective"]), (FINITE, "finite_step")):
-        more = common | {
-            "objective": objective,
-            "oracle": with_steps(settings.lmo_steps),
-            "max_components": settings.iterations + 1,
-            "best_by": lambda posterior: logistic.train_score(posterior, data, settings.selection_draws, seed),
-        }
+    common |= {
+        "max_components": settings.iterations + 1,
+        "best_by": lambda posterior: logistic.train_score(posterior, data, settings.selection_draws, seed),
+    }
+    paper = common | {"oracle": oracle(settings.lmo_steps, random)}
+    ours = common | {"oracle": oracle(settings.lmo_steps, near)}
+    ours |= {"objective": "finite_step", "estimator": "sticking_the_landing"}
+    for name, more in ((PAPER, paper), (FINITE, ours)):
         posterior, further = _timed(lambda m=more: relbo.fit(target, seed=seed, progress_bar=False, start=bbvi, **m))
         rows.append(_row(name, posterior, data, seed, seconds + further, settings))
     return {"rows": rows}
@@ -205,14 +217,17 @@ def _elbos(results) -> Table:
 def _remarks() -> list[str]:
     return [
         "The boosted fits continue the BBVI fit of the same seed, so that they are paired; the iterate with the best "
-        "train log predictive density is taken, as in the paper, and BBVI itself (the first iterate) competes. All "
-        "figures are measured on fresh draws.",
-        "The train log-likelihood of the paper's code is E_q[log p(y | x, w)]; the log predictive density "
+        "train log-likelihood is taken, as in the paper, and BBVI itself (the first iterate) competes. All figures are "
+        "measured on draws that took no part in the choice.",
+        "The train log-likelihood of the paper's code is E_q[log p(y | x, w)] per row; the log predictive density "
         "log E_q[p(y | x, w)] is that of the prediction which a Bayesian makes. Both are shown.",
-        "Once the first component has converged, the RELBO of the second is unbounded: a mean-field normal has lighter "
-        "tails than the posterior along its correlations, and log p - log q grows without bound there. The second "
-        "component runs away, the fixed step gives it weight 2/3, and it takes tens of iterations until it is "
-        "forgotten. The same fixed step with the finite-step objective has no such failure.",
+        "Once the first component has converged, the RELBO of the second is unbounded: a mean-field component has "
+        "lighter tails than the posterior somewhere, and log p - log q grows without bound there. The second component "
+        "runs away, the fixed step gives it weight 2/3, its weight is still 0.003 after 35 iterations, and the best "
+        "iterate by train log-likelihood is then BBVI itself. (The paper's code takes 50 draws, which seldom "
+        "meet such a component.) The other boosted row has the same family, the same fixed step and as many steps; its "
+        "objective is the finite-step one, it starts where the residual of the mixture is large, and its gradients "
+        "stick the landing.",
     ]
 
 
