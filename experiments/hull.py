@@ -197,7 +197,7 @@ class Problem:
         return normalised, gap
 
     def path_curvature(self, weights: np.ndarray, towards: np.ndarray) -> float:
-        r"""$\sup_\gamma 2 \mathrm{KL}(q + \gamma (s - q) \| q) / \gamma^2$ between two mixtures, on a grid of $\gamma$."""
+        r"""$\sup_\gamma 2 \mathrm{KL}(q + \gamma (s - q) \| q) / \gamma^2$ for one pair, on a grid of $\gamma$."""
         q, s = weights @ self.hull.densities, towards @ self.hull.densities
         chi = self.hull.volume * np.sum((s - q) ** 2 / q)
         steps = np.logspace(-3, 0, 40)[:, None]
