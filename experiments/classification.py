@@ -1,7 +1,6 @@
 """The paper's Tables 1 and 2, on any data: systems side by side, paired over seeds."""
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import relbo
 from experiments import logistic
 from experiments.data import Classification
 from experiments.report import Options, Report, Table
-from experiments.runs import Runs
+from experiments.runs import Runs, timed_fit
 
 BBVI, PAPER, FINITE, DEFAULT = (
     "BBVI",
@@ -92,24 +91,27 @@ def _boosted(target, data: Classification, family: str, seed: int, settings: Set
         return relbo.GradientOracle(num_steps=num_steps, num_draws=draws, num_restarts=1, starts=starts)
 
     first = common | {"oracle": oracle(settings.first_steps, random), "max_components": 1}
-    bbvi, seconds = _timed(lambda: relbo.fit(target, seed=seed, progress_bar=False, **first))
+    bbvi, seconds = timed_fit(target, seed=seed, **first)
     rows = [_row(BBVI, bbvi, data, seed, seconds, settings)]
-    common |= {
-        "max_components": settings.iterations + 1,
-        "best_by": lambda posterior: logistic.train_score(posterior, data, settings.selection_draws, seed),
-    }
+    iterates = []
+
+    def train_score(posterior):
+        iterates.append(posterior)
+        return logistic.train_score(posterior, data, settings.selection_draws, seed)
+
+    common |= {"max_components": settings.iterations + 1, "best_by": train_score}
     paper = common | {"oracle": oracle(settings.lmo_steps, random)}
     ours = common | {"oracle": oracle(settings.lmo_steps, near)}
     ours |= {"objective": "finite_step", "estimator": "sticking_the_landing"}
     for name, more in ((PAPER, paper), (FINITE, ours)):
-        posterior, further = _timed(lambda m=more: relbo.fit(target, seed=seed, progress_bar=False, start=bbvi, **m))
+        posterior, further = timed_fit(target, seed=seed, start=bbvi, **more)
         rows.append(_row(name, posterior, data, seed, seconds + further, settings))
+    rows.append(_row(LAST, iterates[-1], data, seed, seconds + further, settings))
     return {"rows": rows}
 
 
 def _default(target, data: Classification, seed: int, settings: Settings) -> dict[str, Any]:
-    how = {"seed": seed, "max_components": settings.default_components, "progress_bar": False}
-    posterior, seconds = _timed(lambda: relbo.fit(target, **how))
+    posterior, seconds = timed_fit(target, seed=seed, max_components=settings.default_components)
     return {"rows": [_row(DEFAULT, posterior, data, seed, seconds, settings)]}
 
 
@@ -127,11 +129,6 @@ def _row(system: str, posterior, data: Classification, seed: int, seconds: float
         "evaluations": posterior.num_evaluations,
         "stop_reason": posterior.stop_reason,
     }
-
-
-def _timed(function):
-    begun = time.perf_counter()
-    return function(), time.perf_counter() - begun
 
 
 def _names(results) -> list[str]:
@@ -244,7 +241,7 @@ def _figure(results) -> Figure:
     figure = Figure(figsize=(5.2 * columns, 3.8 * lines), layout="constrained")
     axes = np.atleast_1d(figure.subplots(lines, columns)).ravel()
     pairs = list(dict.fromkeys((row["system"], row["family"]) for row in results))
-    colors = {BBVI: "#999999", PAPER: "#D55E00", FINITE: "#0072B2", DEFAULT: "#000000"}
+    colors = {BBVI: "#999999", PAPER: "#D55E00", FINITE: "#56B4E9", LAST: "#0072B2", DEFAULT: "#000000"}
     markers = {"Laplace": "^", "Gaussian": "o", "full normal": "*"}
     for axis, name in zip(axes, names, strict=False):
         for system, family in pairs:
