@@ -30,7 +30,7 @@ class Runs:
         if name not in self._done:
             result = plain(compute())
             with self.path.open("a") as file:
-                file.write(json.dumps({"name": name, "result": result}) + "\n")
+                file.write("\n" + json.dumps({"name": name, "result": result}))  # a torn line before is left behind
                 file.flush()
                 os.fsync(file.fileno())
             self._done[name] = result
@@ -38,7 +38,7 @@ class Runs:
 
 
 def _lines(path: pathlib.Path):
-    for line in path.read_text().splitlines():
+    for line in filter(None, path.read_text().splitlines()):
         try:
             piece = json.loads(line)
         except json.JSONDecodeError:

@@ -1,5 +1,6 @@
 """From what a user writes to a `Booster`: defaults, names, and the paper's presets."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -12,7 +13,15 @@ from relbo.families import AbstractFamily, resolve_family
 from relbo.families.natural import has_geometry
 from relbo.memory import affordable_draws, as_bytes, check_size, points_at_once
 from relbo.objectives import ESTIMATORS, RELBO, AbstractEstimator, AbstractObjective, FiniteStep
-from relbo.oracles import AbstractOracle, AscentOracle, GradientOracle, LaplaceOracle, NaturalOracle, Starts
+from relbo.oracles import (
+    AbstractOracle,
+    AscentOracle,
+    GradientOracle,
+    JointOracle,
+    LaplaceOracle,
+    NaturalOracle,
+    Starts,
+)
 from relbo.precondition import Preconditioner
 from relbo.steps import STEPS, AbstractStep
 from relbo.targets import as_target
@@ -22,6 +31,7 @@ ORACLES: dict[str, AbstractOracle] = {
     "natural": NaturalOracle(),
     "gradient": GradientOracle(),
     "laplace": LaplaceOracle(),
+    "joint": JointOracle(),
 }
 REFINEMENTS: dict[str, AbstractAscent] = {
     "natural": NaturalAscent(),
@@ -42,14 +52,17 @@ def make_booster(
     refine: str | AbstractAscent | bool = True,
     precondition: str | Preconditioner = "auto",
     min_improvement: float | None = None,
+    num_measure: int | None = None,
     max_memory: int | str | None = None,
 ) -> Booster:
     """A booster to drive by hand; `relbo.fit` takes the same settings. Every setting is a name or an object.
 
     Left to themselves, normal families get the natural-gradient oracle and refinement, all others Adam; a target
     without gradient gets the score-function estimator. A component is kept if it improves the ELBO by `min_improvement`
-    nats (1e-4; with the fixed step, which is not monotone, all are kept). `max_memory`, in bytes or as in "2GB", bounds
-    what evaluations and draws take at once, beyond the data; by default about 1 GB is for the evaluations.
+    nats (1e-4; with the fixed step, which is not monotone, all are kept). `num_measure` draws, over all slots of the
+    mixture, measure ELBO and gap in every iteration (16,384; with minibatches 2,048): fewer cost less where the target
+    is dear, and errors grow. `max_memory`, in bytes or as in "2GB", bounds what evaluations and draws take at once,
+    beyond the data; by default about 1 GB is for the evaluations.
     """
     target = as_target(target)
     memory = None if max_memory is None else as_bytes(max_memory)
@@ -63,7 +76,7 @@ def make_booster(
         refinement = choose_object("refine", refine, REFINEMENTS, AbstractAscent)
     if isinstance(chosen_oracle, LaplaceOracle) and not target.differentiable:
         raise ValueError('oracle="laplace" needs gradients, and this target has none. Use oracle="natural".')
-    first = chosen_oracle.ascent if isinstance(chosen_oracle, AscentOracle) else _first_ascent(natural)
+    first = _first_ascent(chosen_oracle, natural)
     if not chosen_estimator.needs_gradient:
         chosen_oracle, refinement, first = _with_more_draws((chosen_oracle, refinement, first))
     chosen_oracle.check(chosen_family)
@@ -72,8 +85,12 @@ def make_booster(
             ascent.check(chosen_family)
     preconditioner = precondition if isinstance(precondition, Preconditioner) else Preconditioner(precondition)
     check_size(chosen_family, target.dim, target.dtype, FIRST_CAPACITY, preconditioner.kind == "dense", memory)
-    num_measure = _FULL_DATA_DRAWS if target.subsamples else Booster.num_measure
+    if num_measure is None:
+        num_measure = _FULL_DATA_DRAWS if target.subsamples else Booster.num_measure
+    elif isinstance(num_measure, bool) or not isinstance(num_measure, int) or num_measure < 64:
+        raise ValueError(f"num_measure must be an integer of at least 64, got {num_measure!r}.")
     chosen_step = choose_object("step", step, STEPS, AbstractStep)
+    chosen_step.check(chosen_family)
     if min_improvement is None:
         min_improvement = 1e-4 if chosen_step.monotone else -math.inf
     return Booster(
@@ -124,7 +141,12 @@ def _estimator(target, estimator) -> AbstractEstimator:
     return chosen
 
 
-def _first_ascent(kind) -> AbstractAscent:
+def _first_ascent(oracle: AbstractOracle, kind: str) -> AbstractAscent:
+    """The first component is fitted as the oracle fits those that follow, if it climbs."""
+    if isinstance(oracle, AscentOracle):
+        return oracle.ascent
+    if isinstance(oracle, JointOracle):
+        return GradientAscent(oracle.num_steps, oracle.num_draws, oracle.learning_rate)
     return NaturalAscent() if kind == "natural" else GradientAscent()
 
 
@@ -134,6 +156,8 @@ def _with_more_draws(parts):
     def widen(part):
         if isinstance(part, AscentOracle):
             return eqx.tree_at(lambda p: p.ascent, part, widen(part.ascent))
+        if isinstance(part, JointOracle):
+            return dataclasses.replace(part, num_draws=max(part.num_draws, _SCORE_DRAWS))
         if isinstance(part, NaturalAscent):
             return NaturalAscent(part.num_steps, max(part.num_draws, _SCORE_DRAWS), part.step_size, part.decay)
         if isinstance(part, GradientAscent):
