@@ -115,7 +115,7 @@ def end_table(results: list[dict]) -> Table:
 
 
 def seconds_table(results: list[dict]) -> Table:
-    slowest = np.median(_warm_seconds(results, "fixed"))
+    base = np.median(_warm_seconds(results, "fixed"))
     rows = []
     for system, label in LABELS.items():
         found, warm = of(results, system), _warm_seconds(results, system)
@@ -127,7 +127,7 @@ def seconds_table(results: list[dict]) -> Table:
                 found[0]["total_seconds"],
                 float(np.median([result["total_seconds"] for result in found[1:] or found])),
                 f"{1e3 * middle:.1f} ({1e3 * low:.1f} to {1e3 * high:.1f})",
-                f"{middle / slowest:.2f}",
+                f"{middle / base:.2f}",
                 int(evaluations),
             ]
         )

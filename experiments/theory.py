@@ -198,9 +198,9 @@ def remarks(curves: dict, fits: dict) -> list[str]:
         "however small the set of parameters. The curvature met on the way is far smaller, and the bound made from it "
         "is of use.",
         f"Line search shows the classical rate, an exponent near -1 ({_exponents(curves, 'line_search')}). The fixed "
-        f"step ends up faster than the theorem promises ({_exponents(curves, 'fixed')}), as is known of step sizes that "
-        "do not look at the function (Wirth, Kerdreux and Pokutta 2023). Errors of exponents are those of a straight "
-        "line through points taken for independent, which they are not.",
+        f"step ends up faster than the theorem promises ({_exponents(curves, 'fixed')}), as is known of step sizes "
+        "that do not look at the function (Wirth, Kerdreux and Pokutta 2023). Errors of exponents are those of a "
+        "straight line through points taken for independent, which they are not.",
         "With an oracle that returns the worst component of accuracy delta = 1/2 the delta form of the bound holds, "
         "and a gap measured with its components is a certificate once it is divided by delta, as the paper says.",
         "In these curves draws are spread evenly, so the loop's own standard errors, which take them for independent, "

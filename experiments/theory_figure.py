@@ -81,7 +81,7 @@ def _draw_gaps(axes, curves: dict, fits: dict):
         axes.plot([], [], "+", color=_SYSTEMS[system], label=f"recorded: {label}")
     axes.set(xscale="log", yscale="log", xlim=(1e-6, 1e3), ylim=_EDGES)
     axes.set(xlabel="primal error, nats", ylabel="duality gap, nats (edges: beyond)")
-    axes.legend(frameon=False, fontsize=7.5, loc="upper left")
+    axes.legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(0, 0.96))
 
 
 def _draw_profiles(axes):
