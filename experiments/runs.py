@@ -3,9 +3,11 @@
 import json
 import os
 import pathlib
+import time
 from collections.abc import Callable
 from typing import Any
 
+import relbo
 from experiments.report import plain, versions
 
 
@@ -44,3 +46,12 @@ def _lines(path: pathlib.Path):
         except json.JSONDecodeError:
             continue  # the process was killed in the middle of this line
         yield piece["name"], piece["result"]
+
+
+def timed_fit(target, **settings: Any) -> tuple[relbo.Posterior, float]:
+    """`relbo.fit` without a progress bar, and its seconds. An interrupted fit is no result: it ends the experiment."""
+    begun = time.perf_counter()
+    posterior = relbo.fit(target, progress_bar=False, **settings)
+    if posterior.stop_reason == "it was interrupted":
+        raise KeyboardInterrupt
+    return posterior, time.perf_counter() - begun

@@ -12,6 +12,7 @@ import pytest
 import relbo
 from experiments import data
 from experiments.__main__ import EXPERIMENTS, main
+from experiments.page import page
 from experiments.report import Options, Report, Table, plain
 from experiments.runs import Runs
 
@@ -151,3 +152,7 @@ def test_experiments_use_only_public_names():
                 assert all(alias.name in public for alias in node.names), (path, node.module)
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "relbo":
                 assert node.attr in relbo.__all__, (path, node.attr)
+
+
+def test_the_page_holds_the_results():
+    assert (ROOT / "experiments" / "README.md").read_text() == page(), "run python -m experiments.page"
