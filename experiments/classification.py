@@ -13,12 +13,8 @@ from experiments.data import Classification
 from experiments.report import Options, Report, Table
 from experiments.runs import Runs, timed_fit
 
-BBVI, PAPER, FINITE, DEFAULT = (
-    "BBVI",
-    "boosted, RELBO, fixed step",
-    "boosted, finite step, fixed step",
-    "relbo's default",
-)
+BBVI, PAPER, DEFAULT = "BBVI", "boosted, RELBO", "relbo's default"
+FINITE, LAST = "boosted, finite step", "boosted, finite step, last iterate"
 FAMILIES = {"Laplace": "mean_field_laplace", "Gaussian": "mean_field_normal"}
 METRICS = ("train_lpd", "train_ll", "test_auroc", "test_lpd", "elbo")
 
