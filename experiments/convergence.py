@@ -77,7 +77,8 @@ def settings() -> dict[str, Setting]:
             Hull.of(np.linspace(-1, 1, 21), np.array([0.9, 1.0]), 1, 401),
         ),
         "2-d": Setting(
-            "x ~ N(0, 1.2^2), y | x ~ N(0.4 (x^2 - 1.44), 1); normals on 7 x 7 places in [-1, 1]^2 with sd 0.95 or 1",
+            "x ~ N(0, 1.2^2), y given x ~ N(0.4 (x^2 - 1.44), 1); normals on 7 x 7 places in [-1, 1]^2 "
+            "with sd 0.95 or 1",
             curved,
             Hull.of(np.linspace(-1, 1, 7), np.array([0.95, 1.0]), 2, 61),
         ),

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-import relbo
 from experiments import convergence, failures
 from experiments.report import Options, Report, Table
 from experiments.runs import Runs
@@ -97,7 +96,7 @@ def curve_table(curves: dict, facts: dict) -> Table:
                 *(float(errors[t]) for t in (1, 5, 20, 60) if t < len(errors)),
                 *[""] * sum(t >= len(errors) for t in (1, 5, 20, 60)),
                 convergence.slope(curve["error"], _FIRST),
-                float(np.max(errors / bound)),
+                float(np.max(errors[1:] / bound[1:])),
                 "-" if own is None else float(np.max(errors[1:] / np.array(own[1:]))),
             ]
         )
@@ -111,27 +110,30 @@ def curve_table(curves: dict, facts: dict) -> Table:
 
 
 def exact_gap_table(curves: dict) -> Table:
-    """The lemma itself, and the gap that the loop records with the exact oracle's component."""
+    """The lemma itself, and the gap that the loop records with the oracle's component."""
     rows = []
     for (name, variant_name), curve in curves.items():
+        variant = convergence.variants(_DRAWS)[variant_name]
         errors, gaps = np.array(curve["error"]), np.array(curve["gap"])
-        recorded = np.array(curve["recorded_gap"])
+        certified = np.array(curve["recorded_gap"]) / variant.delta
+        std_err = np.array(curve["recorded_std_err"]) / variant.delta
         above = errors > convergence.FLOOR
         rows.append(
             [
                 name,
-                convergence.variants(_DRAWS)[variant_name].label,
+                variant.label,
                 f"{np.sum(gaps >= errors)} of {len(errors)}",
                 float(np.median(gaps[above] / errors[above])),
-                f"{np.sum(recorded >= errors[:-1])} of {len(recorded)}",
-                float(np.median(np.abs(recorded / gaps[:-1] - 1))),
+                f"{np.sum(certified >= errors[:-1])} of {len(certified)}",
+                f"{np.sum(certified >= errors[:-1] - 2 * std_err)} of {len(certified)}",
+                float(np.median(np.abs(certified * variant.delta - gaps[:-1]))),
             ]
         )
     columns = [
-        "setting", "variant", "iterates with exact gap >= h_t", "median gap / h_t",
-        "iterates with recorded gap >= h_t", "recorded gap, median relative error",
+        "setting", "variant", "exact gap >= h_t", "median exact gap / h_t", "recorded gap / delta >= h_t",
+        "recorded gap / delta >= h_t - 2 se", "median difference of recorded and exact gap, nats",
     ]  # fmt: skip
-    return Table("The duality gap over the hull, by quadrature, and as the loop records it", columns, rows)
+    return Table("The duality gap over the hull, by quadrature, and as the loop records it: iterates", columns, rows)
 
 
 def gap_table(fits: dict) -> Table:
@@ -145,12 +147,12 @@ def gap_table(fits: dict) -> Table:
             kl, gap, std_err = np.concatenate(found).T
             holds, large = gap >= kl - 2 * std_err, kl > 1e-3
             rows.append(
-                [target, label, len(kl), f"{np.mean(holds):.0%}", int(large.sum()), _share(holds[large]),
-                 float(np.min((gap - kl)[large], initial=0.0)) if large.any() else "-"]
+                [target, label, len(kl), _share(holds), int(large.sum()), _share(holds[large]),
+                 float(np.median((gap / kl)[large])) if large.any() else "-"]
             )  # fmt: skip
     columns = [
         "target", "system", "iterates", "share with gap >= KL - 2 se", "of them with KL > 0.001", "share of these",
-        "largest shortfall, nats",
+        "median gap / KL of these",
     ]  # fmt: skip
     return Table("The duality gap that a fit records, with the component that its own oracle found", columns, rows)
 
@@ -167,10 +169,10 @@ def failure_table(fits: dict) -> Table:
                 [
                     target,
                     label,
-                    mean([kl[0] for kl in kls]),
-                    mean([max(kl) for kl in kls]),
-                    mean([kl[-1] for kl in kls]),
-                    mean([failures.num_stuck(kl) for kl in kls]) if target == "symmetric modes" else "-",
+                    spread([kl[0] for kl in kls]),
+                    spread([max(kl) for kl in kls]),
+                    spread([kl[-1] for kl in kls]),
+                    spread([failures.num_stuck(kl) for kl in kls]) if target == "symmetric modes" else "-",
                     float(np.median([fit["components"][-1] for fit in found])),
                 ]
             )
@@ -178,7 +180,11 @@ def failure_table(fits: dict) -> Table:
         "target", "system", "KL of the first component", "worst KL", "last KL", "iterations without progress",
         "components",
     ]  # fmt: skip
-    return Table("The failure modes of section 4 (KL in nats, by quadrature; mean over seeds)", columns, rows)
+    return Table(
+        "The failure modes of section 4: KL in nats, by quadrature; median over seeds (smallest to largest)",
+        columns,
+        rows,
+    )
 
 
 def remarks(curves: dict, fits: dict) -> list[str]:
@@ -191,17 +197,26 @@ def remarks(curves: dict, fits: dict) -> list[str]:
         "grows like exp(distance^2), and is infinite as soon as one component has twice the variance of another, "
         "however small the set of parameters. The curvature met on the way is far smaller, and the bound made from it "
         "is of use.",
-        "Line search shows the classical rate: an exponent near -1. The fixed step does better than the theorem "
-        "promises once the best mixture's components are all found, and full correction needs few iterations.",
-        "With an oracle that returns the worst component of accuracy 1/2, the delta form of the bound holds too.",
+        f"Line search shows the classical rate, an exponent near -1 ({_exponents(curves, 'line_search')}). The fixed "
+        f"step ends up faster than the theorem promises ({_exponents(curves, 'fixed')}), as is known of step sizes "
+        "that do not look at the function (Wirth, Kerdreux and Pokutta 2023). Errors of exponents are those of a "
+        "straight line through points taken for independent, which they are not.",
+        "With an oracle that returns the worst component of accuracy delta = 1/2 the delta form of the bound holds, "
+        "and a gap measured with its components is a certificate once it is divided by delta, as the paper says.",
+        "In these curves draws are spread evenly, so the loop's own standard errors, which take them for independent, "
+        "are too large; where h_t is below the difference in the last column, the record says nothing about it.",
         "Away, pairwise and adaptive steps are shown beside; the theorem of the paper does not speak of them.",
         f"The duality gap is at least the primal error at {'every iterate' if exact_holds else 'NOT every iterate'} "
         "over the hull. In a whole fit the recorded gap is measured with the one component that the oracle found, and "
         "the true gap is at least that: where the oracle maximises something else than the linear objective (the "
-        "entropy term of the RELBO, the finite step) or ends at a poor place, the record falls below the primal error.",
+        "entropy term of the RELBO, the finite step) or ends at a poor place, the record falls below the primal error. "
+        "With the paper's settings that is the usual case in one dimension, so a small recorded gap is no "
+        "certificate there; relbo's stopping rule therefore reads what an iteration improved, too. In two dimensions "
+        "the paper's oracle runs away until its steps end, and the gap recorded there is huge, true and useless.",
         "Symmetric modes: with lambda = 1/sqrt(2) the RELBO's best component after the first is again a wide one in "
         "the middle (panel d), so the first iterations change nothing until lambda has fallen. The finite-step "
-        "objective, which knows that the step is finite, has its maxima at the modes.",
+        "objective, which knows that the step is finite, has its maxima at the modes, but a lower one in the middle as "
+        "well, where one start may end: it cost the default an iteration in most of the fits.",
         "One component is enough: with q = p the residual is flat and the RELBO is lambda times the entropy, so the "
         "oracle returns a component as wide as its steps allow, and the fixed step gives it a weight of 2/3. Line "
         "search and full correction give it none. The default stops with one component.",
@@ -209,12 +224,21 @@ def remarks(curves: dict, fits: dict) -> list[str]:
     ]
 
 
-def mean(values: list[float]) -> relbo.Estimate | float:
-    if len(values) < 2:
-        return float(values[0])
-    std_err = float(np.std(values, ddof=1) / math.sqrt(len(values)))
-    return relbo.Estimate(float(np.mean(values)), std_err, len(values))
+def _exponents(curves: dict, variant: str) -> str:
+    found = [f"{key[0]}: {convergence.slope(c['error'], _FIRST)}" for key, c in curves.items() if key[1] == variant]
+    return ", ".join(found)
+
+
+def spread(values: list[float]) -> str:
+    """Median and range; what is below the rounding of a KL is not told apart from zero."""
+    if max(np.abs(values)) < convergence.FLOOR:
+        return "0" if isinstance(values[0], int) else f"below {convergence.FLOOR:.0e}"
+    return f"{np.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
 
 
 def _share(holds: np.ndarray) -> str:
-    return f"{np.mean(holds):.0%}" if len(holds) else "-"
+    """With its binomial standard error."""
+    if not len(holds):
+        return "-"
+    share = float(np.mean(holds))
+    return f"{share:.0%} +- {math.sqrt(share * (1 - share) / len(holds)):.0%}"

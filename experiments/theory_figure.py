@@ -15,11 +15,12 @@ _CURVES = {
     "pairwise": ("pairwise", "#999999", "--"),
 }
 _SYSTEMS = {"fixed": "#E69F00", "line_search": "#56B4E9", "fully_corrective": "#009E73", "default": "#D55E00"}
-_FLOOR = 1e-7
+_FLOOR = convergence.FLOOR
+_EDGES = (1e-6, 1e6)
 
 
 def draw(curves: dict, facts: dict, fits: dict) -> Figure:
-    figure = Figure(figsize=(11, 7), layout="constrained")
+    figure = Figure(figsize=(11, 7.2), layout="constrained")
     grid = figure.subplots(2, 3)
     for axes, name in zip(grid[0], ("1-d", "2-d"), strict=False):
         _draw_curves(axes, name, curves, facts)
@@ -54,12 +55,14 @@ def _draw_curves(axes, name: str, curves: dict, facts: dict):
             rule = convergence.variants(1)["fixed"]
             bound = convergence.theorem_bound(rule, errors[0], facts[name]["curvature"], len(errors) - 1)
             axes.plot(steps, bound, color="black", linestyle="--", linewidth=1.2)
-    axes.plot([], [], color="black", linestyle="--", linewidth=1.2, label="Theorem 1")
+    axes.plot([], [], color="black", linestyle="--", linewidth=1.2, label="bound of Theorem 1")
     axes.plot([], [], color="0.5", linestyle=(0, (1, 1)), linewidth=2.6, alpha=0.6, label="bound by the curvature met")
     axes.set(xscale="log", yscale="log", xlabel="t + 1", ylabel="KL($q_t$ || p) - f*, nats")
-    axes.set(ylim=(_FLOOR, 10 * facts[name]["curvature"]))
+    axes.set(ylim=(_FLOOR, 5 * facts[name]["curvature"]))
     if name == "1-d":
-        axes.legend(frameon=False, fontsize=7, loc="lower left", handlelength=2.6)
+        handles, labels = axes.get_legend_handles_labels()
+        where = {"loc": "outside upper left", "ncols": 5, "title": "a, b:", "alignment": "left"}
+        axes.figure.legend(handles, labels, frameon=False, fontsize=8, title_fontsize=8, handlelength=2.6, **where)
 
 
 def _draw_gaps(axes, curves: dict, fits: dict):
@@ -69,14 +72,16 @@ def _draw_gaps(axes, curves: dict, fits: dict):
         axes.plot(errors[above], gaps[above], ".", color="0.35", markersize=3, alpha=0.6)
     for (_, system, _), fit in fits.items():
         kl, gap, _ = failures.gap_points(fit).T
-        axes.plot(kl, np.maximum(gap, 1.3e-6), "+", color=_SYSTEMS[system], markersize=5, alpha=0.7)
+        axes.plot(
+            kl, np.clip(gap, 1.3 * _EDGES[0], _EDGES[1] / 1.3), "+", color=_SYSTEMS[system], markersize=5, alpha=0.7
+        )
     axes.plot([1e-7, 1e3], [1e-7, 1e3], color="black", linewidth=1)
     axes.plot([], [], ".", color="0.35", label="exact, over the hull (a, b)")
     for system, label in failures.SYSTEMS.items():
         axes.plot([], [], "+", color=_SYSTEMS[system], label=f"recorded: {label}")
-    axes.set(xscale="log", yscale="log", xlim=(1e-6, 1e3), ylim=(1e-6, 1e5))
-    axes.set(xlabel="primal error, nats", ylabel="duality gap, nats (at the edge: below 1e-6)")
-    axes.legend(frameon=False, fontsize=7.5, loc="upper left")
+    axes.set(xscale="log", yscale="log", xlim=(1e-6, 1e3), ylim=_EDGES)
+    axes.set(xlabel="primal error, nats", ylabel="duality gap, nats (edges: beyond)")
+    axes.legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(0, 0.96))
 
 
 def _draw_profiles(axes):
@@ -99,7 +104,8 @@ def _draw_fits(axes, target: str, fits: dict):
         if found:
             shortest = min(len(kl) for kl in found)
             middle = np.median(np.maximum([kl[:shortest] for kl in found], _FLOOR), axis=0)
-            end = "o" if system == "default" else None
-            axes.plot(middle, color=colour, linewidth=2, marker=end, markersize=3, label=failures.SYSTEMS[system])
-    axes.set(xlabel="iteration", ylabel="KL(q || p), nats", yscale="log")
-    axes.legend(frameon=False, fontsize=7.5)
+            style = {"default": "o-", "fully_corrective": "--"}.get(system, "-")
+            axes.plot(middle, style, color=colour, linewidth=2, markersize=3, label=failures.SYSTEMS[system])
+    axes.set(xlabel="iteration", ylabel="KL(q || p), nats", yscale="log", ylim=(0.6 * _FLOOR, None))
+    if target == "symmetric modes":
+        axes.legend(frameon=False, fontsize=7.5, loc="lower right")

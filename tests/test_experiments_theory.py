@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from experiments import convergence, exact, failures, figure1
-from experiments.hull import FAMILY, Hull, LatticeNormal, Problem, chi_square
 
 import relbo
+from experiments import convergence, exact, failures, figure1
+from experiments.hull import FAMILY, Hull, LatticeNormal, Problem, chi_square
 from relbo.families import Diagonal, LocationScale
 from relbo.mixture import empty_mixture
 
