@@ -7,6 +7,8 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
+from groups import LONGEST, group_of
+
 # Compiling is most of what the tests wait for. Their programs are small and run once or twice: neither LLVM nor XLA's
 # fusions need polish them, and both processors are at work already.
 FAST_COMPILATION = (
@@ -23,18 +25,6 @@ relbo._compiled._options = lambda runs_once: {}  # what the flags above say, in 
 
 MOST_MAPS = 20_000
 
-SHARE_NOTHING = ("test_families", "test_steps", "test_targets", "test_targets_bad_input", "test_objectives")
-"""Modules whose tests compile programs of their own: any process may run any of them, and they fill up the end."""
-
-
-@pytest.hookimpl(tryfirst=True)  # before the test runner reads the marks
-def pytest_collection_modifyitems(items):
-    """One process runs the tests of one module, which share fits and the programs compiled for them."""
-    for item in items:
-        module = item.path.stem
-        if module not in SHARE_NOTHING and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(module))
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs():
@@ -43,3 +33,31 @@ def _forget_programs():
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPS:
         jax.clear_caches()
+
+
+# Who runs what. The marks of pytest-xdist's own loadgroup have no effect: its version 3.8 writes them to a field that
+# pytest 9.2 no longer reads.
+
+
+def pytest_collection_modifyitems(items):
+    """The longest groups begin first, and single tests fill up the end."""
+    items.sort(key=lambda item: _rank(item.nodeid))
+
+
+def _rank(nodeid: str) -> int:
+    group = group_of(nodeid)
+    return len(LONGEST) + (group == nodeid) if group not in LONGEST else LONGEST.index(group)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        """One process runs the tests of one group, which share fits and the programs compiled for them."""
+
+        def _split_scope(self, nodeid):
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByGroup(config, log) if config.getvalue("dist") == "loadgroup" else None

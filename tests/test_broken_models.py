@@ -8,8 +8,6 @@ import relbo
 from fault_worker import LEAN
 from lean_fits import FRAGILE_SETTINGS, SETTINGS, Wild, fragile, lean_target
 
-pytestmark = pytest.mark.xdist_group("faults")  # one process compiles the programs of lean_fits
-
 
 def test_a_log_density_that_raises_in_mid_fit(tmp_path, caplog):
     simulator, target, midway = fragile()

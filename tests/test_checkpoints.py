@@ -12,10 +12,9 @@ import pytest
 import relbo
 from fault_worker import log_density
 from lean_fits import SETTINGS, interrupting, lean_target, same, undisturbed
+from relbo.ascent import GradientAscent
 from relbo.storage import container
 from relbo.storage.checkpoint import locked
-
-pytestmark = pytest.mark.xdist_group("faults")  # one process compiles the programs of lean_fits
 
 
 @pytest.fixture
@@ -107,7 +106,8 @@ def test_numpy_numbers_and_infinite_scores_can_be_written(target, whole, tmp_pat
 
 
 def test_the_best_iterate_is_the_one_that_is_polished(target, tmp_path):
-    settings = {**SETTINGS, "refine": "gradient", "max_components": 3, "checkpoint": tmp_path / "fit.ckpt"}
+    short = {"refine": GradientAscent(num_steps=5, num_draws=4), "max_components": 3}
+    settings = {**SETTINGS, **short, "checkpoint": tmp_path / "fit.ckpt"}
     scores = iter([0.0, 1.0])
     posterior = relbo.fit(target, best_by=lambda posterior: next(scores, -1.0), **settings)
     assert posterior.num_components == 2 and posterior.trace[-1].kind == "polish"

@@ -13,8 +13,6 @@ import relbo
 from lean_fits import FRAGILE_SETTINGS, SETTINGS, fragile, interrupting, lean_target, same, undisturbed
 from relbo.storage import container
 
-pytestmark = pytest.mark.xdist_group("faults")  # one process compiles the programs of lean_fits
-
 
 @pytest.fixture
 def target():
