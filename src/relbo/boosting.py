@@ -28,6 +28,7 @@ from relbo.objectives import (
     ELBO,
     AbstractEstimator,
     AbstractObjective,
+    Comparison,
     Evaluation,
     compare,
 )
@@ -90,8 +91,8 @@ class Booster(eqx.Module):
         map_key, first_key, mode_key, measure_key = host_split(key, 4)
         target, evaluations = find_map(map_key, self.limited_target(), self.preconditioner, self.estimator)
         mixture, num_nan, first_evaluations = self._first(first_key, target)
-        modes, modes_evaluations = self._find_modes(mode_key, target)
-        measured = self._measure(measure_key, target, mixture, mixture, _some_component(mixture)).elbo
+        modes, modes_evaluations = self.find_modes(mode_key, target)
+        measured = self.measure(measure_key, target, mixture, mixture, _some_component(mixture)).elbo
         evaluations += first_evaluations + modes_evaluations + self._measure_evaluations(mixture, mixture)
         elbo_now = measured.estimate.to_host()
         if not np.isfinite(elbo_now.value):
@@ -109,7 +110,7 @@ class Booster(eqx.Module):
         keys = host_split(key, 5)
         iteration = np.asarray(state.iteration + 1, np.int32)
         old, slot = _with_room(state.mixture)
-        modes, evaluations = self._find_modes(keys[0], state.target) if state.explore else (state.modes, 0)
+        modes, evaluations = self.find_modes(keys[0], state.target) if state.explore else (state.modes, 0)
         proposal = self.oracle.propose(keys[1], state.target, old, modes, self.objective, self.estimator, iteration)
         update, memory, new = _weigh(
             keys[2], self.step_rule, state.target, old, proposal.params, slot, iteration, state.memory
@@ -119,7 +120,7 @@ class Booster(eqx.Module):
             new, refine_nan = _refine(keys[3], self.refinement, state.target, new, self.estimator)
             num_nan.append(refine_nan)
             evaluations += _ascent_evaluations(self.refinement, new)
-        seen = self._measure(keys[4], state.target, old, new, proposal.params)
+        seen = self.measure(keys[4], state.target, old, new, proposal.params)
         improvement = seen.improvement.to_host()
         gap, objective = seen.gap.estimate.to_host(), proposal.objective.to_host()
         accepted = bool(improvement.value > self.min_improvement)
@@ -132,7 +133,7 @@ class Booster(eqx.Module):
             memory,
             seen.elbo.estimate.to_host() if accepted else state.elbo,
             state.iteration + 1,
-            not accepted or gap.value > _FAR,
+            bool(not accepted or gap.value > _FAR),
         )
         kind = self.step_rule.kinds[int(update.kind)]
         args = (float(update.step_size), improvement, gap, objective, seen.elbo, num_nan, evaluations, begun)
@@ -153,7 +154,7 @@ class Booster(eqx.Module):
             ascent = self.refinement.annealed(round_index)
             new, more = _refine(jax.random.fold_in(key, round_index), ascent, state.target, new, self.estimator)
             num_nan.append(more)
-        seen = self._measure(key, state.target, state.mixture, new, _some_component(new))
+        seen = self.measure(key, state.target, state.mixture, new, _some_component(new))
         improvement = seen.improvement.to_host()
         accepted = bool(improvement.value > 0)
         after = eqx.tree_at(lambda s: s.mixture, state, new if accepted else state.mixture)
@@ -163,6 +164,24 @@ class Booster(eqx.Module):
         evaluations += self._measure_evaluations(state.mixture, new)
         args = (after, "polish", accepted, 0.0, improvement, None, None, seen.elbo, num_nan, evaluations, begun)
         return after, self._record(*args)
+
+    def measure(self, key: Key[Array, ""], target: Whitened, old: Mixture, new: Mixture, params: PyTree) -> Comparison:
+        """ELBO of `new`, improvement over `old`, and the gap of `old` at the component `params`, with their errors.
+
+        The one program that measures, in iterations and in `diagnose`. Where nothing is proposed, `params` is any
+        component, and its gap is not read.
+        """
+        return _measure(key, target, old, new, params, self._num_each(old))
+
+    def find_modes(self, key: Key[Array, ""], target: Whitened) -> tuple[PyTree, int]:
+        """Components at modes of the target, to start the oracle from, and the evaluations spent on finding them.
+
+        None, for nothing, where the oracle wants no such starts.
+        """
+        starts = self.oracle.starts
+        if not starts.num_modes:
+            return None, 0
+        return find_modes(key, target, self.family, starts), mode_evaluations(target, starts)
 
     def limited_target(self) -> AbstractTarget:
         """The target, never evaluated at more points at once than memory allows."""
@@ -199,22 +218,11 @@ class Booster(eqx.Module):
         mixture, num_nan = _first(key, ascent, target, mixture, self.estimator)
         return mixture, num_nan, ascent.num_steps * ascent.num_draws
 
-    def _measure(self, key, target: Whitened, old: Mixture, new: Mixture, params: PyTree):
-        """The one program that measures. Where nothing is proposed, `params` is any component, its gap not read."""
-        return _measure(key, target, old, new, params, self._num_each(old))
-
     def _num_each(self, mixture: Mixture) -> int:
         return max(2, self.num_measure // mixture.capacity)
 
     def _measure_evaluations(self, old: Mixture, new: Mixture) -> int:
         return self._num_each(old) * (_num_active(old) + _num_active(new) + old.capacity // 2)
-
-    def _find_modes(self, key, target: Whitened) -> tuple[PyTree, int]:
-        """Starts at modes, if the oracle wants any, and the evaluations spent."""
-        starts = self.oracle.starts
-        if not starts.num_modes:
-            return None, 0
-        return find_modes(key, target, self.family, starts), mode_evaluations(target, starts)
 
     def _record(
         self, state, kind, accepted, step_size, improvement, gap, objective, measured: Evaluation, num_nan,

@@ -170,7 +170,7 @@ class _Run:
             state = dataclasses.replace(state, memory=jax.tree.unflatten(shape, leaves) if fits else fresh)
         num_modes = 0 if state.modes is None else jax.tree.leaves(state.modes)[0].shape[0]
         if num_modes != booster.oracle.starts.num_modes:
-            modes, _ = booster._find_modes(jax.random.fold_in(self.key, _MODES_KEY), whitened)
+            modes, _ = booster.find_modes(jax.random.fold_in(self.key, _MODES_KEY), whitened)
             state = dataclasses.replace(state, modes=modes)
         self.state = dataclasses.replace(state, target=whitened)
         self.records = [record for record in start.trace if record.kind != "polish"]
