@@ -11,11 +11,26 @@ _GROUPS = {module: group for group, modules in _TOGETHER.items() for module in m
 _SHARE_NOTHING = ("test_families", "test_steps", "test_targets", "test_targets_bad_input", "test_objectives")
 """Modules whose tests compile programs of their own: any process may run any of them."""
 
-LONGEST = ("faults", "stan", "two modes", "test_storage", "test_numpyro", "test_coverage")
+_QUICK = {"chemreact": "regressions", "icu": "regressions", "wine": "regressions"}
+"""Quick experiments that run on one data set, and so the same programs."""
+
+LONGEST = (
+    "regressions",
+    "quick systems",
+    "faults",
+    "stan",
+    "two modes",
+    "test_storage",
+    "test_numpyro",
+    "test_coverage",
+)
 """In this order, before all others."""
 
 
 def group_of(nodeid: str) -> str:
     """The group of a test: that of its module, or the test alone."""
     module = pathlib.PurePath(nodeid.partition("::")[0]).stem
+    if module == "test_quick_experiments":
+        name = nodeid.partition("[")[2].removesuffix("]")
+        return _QUICK.get(name, f"quick {name}")
     return nodeid if module in _SHARE_NOTHING else _GROUPS.get(module, module)

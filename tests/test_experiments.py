@@ -1,4 +1,4 @@
-"""The paper's experiments: each runs to its end in its quick form; nothing finished is computed twice; loaders."""
+"""What the experiments share: nothing finished is computed twice, tables, loaders, the command line, the page."""
 
 import ast
 import importlib
@@ -11,36 +11,12 @@ import pytest
 
 import relbo
 from experiments import data
-from experiments.__main__ import EXPERIMENTS, main
+from experiments.__main__ import main
 from experiments.page import page
 from experiments.report import Options, Report, Table, plain
 from experiments.runs import Runs
 
 ROOT = pathlib.Path(__file__).parents[1]
-REGRESSIONS = {"chemreact", "icu", "wine"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xdist_group("regressions" if name in REGRESSIONS else f"run {name}"))
-        for name in EXPERIMENTS
-    ],
-)
-def test_quick_runs_to_the_end(name, tmp_path):
-    assert main([name, "--quick", "--out", str(tmp_path)]) == 0
-    raw = json.loads((tmp_path / f"{name}.json").read_text())
-    assert raw["experiment"] == name and raw["quick"] is True and raw["results"]
-    assert {"relbo", "jax", "python"} <= set(raw["versions"])
-    page = (tmp_path / f"{name}.md").read_text()
-    assert page.count("\n| ") > 3
-    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    for text in (page, json.dumps(raw)):
-        assert str(ROOT) not in text and str(tmp_path) not in text
-    if name in REGRESSIONS:
-        rows = {(row["system"], row["seed"]): row for row in raw["results"]}
-        for (system, seed), row in rows.items():
-            assert row["elbo"] < rows["relbo's default", seed]["elbo"] or system == "relbo's default"
 
 
 def test_a_killed_experiment_goes_on_where_it_was(tmp_path):
