@@ -178,7 +178,7 @@ def remarks(pace: dict) -> list[str]:
         "neither the search nor the correction evaluates the target again.",
         "Programs are shared: the first fit (fixed step) compiles the oracle of all three variants, and the others "
         "only their step rule. The default has an oracle of its own, races for its coordinates and refines.",
-        "CPU seconds are those of all threads: on a machine that does nothing else a fit takes no longer than these.",
+        "CPU seconds are those of all threads: on a quiet machine a fit takes hardly longer than these.",
         "The fixed step is not monotone; `relbo.fit` returns its best iterate.",
         "The authors' script uses a standard deviation of 0.6 where the paper says 0.5; this is the paper's target.",
         "The default stops by its own rules; its last iterate is polished. After it has stopped, its KL is carried on.",
