@@ -15,15 +15,8 @@ _QUICK = {"chemreact": "regressions", "icu": "regressions", "wine": "regressions
 """Quick experiments that run on one data set, and so the same programs."""
 
 LONGEST = (
-    "regressions",
-    "quick systems",
-    "faults",
-    "stan",
-    "two modes",
-    "test_storage",
-    "test_numpyro",
-    "test_coverage",
-)
+    "regressions", "quick systems", "faults", "stan", "two modes", "test_storage", "test_numpyro", "test_coverage",
+)  # fmt: skip
 """In this order, before all others."""
 
 
