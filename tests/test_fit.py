@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 import relbo
-from helpers import CORRELATED, GRID, TWO_MODES, Known, integrate, target_of, two_modes_posterior, within
+from helpers import (
+    CORRELATED,
+    GRID,
+    TWO_MODES,
+    Known,
+    integrate,
+    quick_settings,
+    target_of,
+    two_modes_posterior,
+    within,
+)
 
 SMALL = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=8)),
@@ -153,7 +163,7 @@ def test_draws_are_named_and_constrained():
         return -params["rate"] + 3 * jnp.log(params["rate"]) - 0.5 * jnp.sum((params["mu"] - 2.0) ** 2)
 
     target = relbo.from_log_density(log_density, {"mu": jnp.zeros((2, 1)), "rate": 1.0}, supports={"rate": "positive"})
-    posterior = relbo.fit(target, max_components=1, progress_bar=False, **SMALL)
+    posterior = relbo.fit(target, max_components=1, **quick_settings())
     draws = posterior.sample(4000, seed=1)
     assert draws["mu"].shape == (4000, 2, 1) and draws["rate"].shape == (4000,)
     assert (draws["rate"] > 0).all()
