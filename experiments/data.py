@@ -42,7 +42,9 @@ class Classification:
         def ones(x):
             return np.concatenate([np.ones_like(x[:, :1]), x], axis=1)
 
-        return Classification(f"{self.name}, intercept", ones(self.x_train), self.y_train, ones(self.x_test), self.y_test)
+        return Classification(
+            f"{self.name}, intercept", ones(self.x_train), self.y_train, ones(self.x_test), self.y_test
+        )
 
     def standardized(self) -> "Classification":
         """Each column to mean 0 and deviation 1 on the train part."""
@@ -79,24 +81,53 @@ def load_classification(path: pathlib.Path, test_path: pathlib.Path | None = Non
     return Classification(path.stem, _features(x_train), _labels(y_train), _features(x_test), _labels(y_test))
 
 
+def found(options: Options, *names: str) -> list[Classification]:
+    """Those of the named archives that are there."""
+    paths = [find(options, name) for name in names]
+    return [load_classification(path) for path in paths if path is not None]
+
+
+def load_eicu(path: pathlib.Path, task: int = 0) -> Classification:
+    """The authors' extract of eICU: xtrain, ytrain, xtest, ytest; column `task` of the labels (0: death in the ICU)."""
+    with np.load(path) as file:
+        missing = [name for name in ("xtrain", "ytrain", "xtest", "ytest") if name not in file]
+        if missing:
+            raise ValueError(f"{path.name} lacks {', '.join(missing)}; it holds {', '.join(file)}.")
+        x_train, y_train, x_test, y_test = (file[name] for name in ("xtrain", "ytrain", "xtest", "ytest"))
+    labels = (_labels(y[:, task] if y.ndim == 2 else y) for y in (y_train, y_test))
+    y_train, y_test = labels
+    return Classification("eICU extract", _features(x_train), y_train, _features(x_test), y_test)
+
+
 def breast_cancer() -> Classification:
-    """scikit-learn's, standardised, two thirds to train: what is used where no data is given."""
+    """What is used where no data is given."""
     from sklearn.datasets import load_breast_cancer
 
-    x, y = load_breast_cancer(return_X_y=True)
+    return dataclasses.replace(embedded(load_breast_cancer, positive=1), name="breast cancer")
+
+
+def embedded(load, positive: int) -> Classification:
+    """One of scikit-learn's data sets, one class against the others, standardised, two thirds to train."""
+    x, y = load(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     train, test = order[: 2 * len(y) // 3], order[2 * len(y) // 3 :]
-    x, y = x.astype(np.float32), y.astype(np.uint8)
-    return Classification("breast cancer", x[train], y[train], x[test], y[test]).standardized()
+    x, y = x.astype(np.float32), (y == positive).astype(np.uint8)
+    return Classification("embedded", x[train], y[train], x[test], y[test]).standardized()
 
 
 def _part(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """One part in the authors' format: y, and X or the arrays of a sparse matrix in rows (CSR)."""
     with np.load(path) as file:
-        pairs = [("X", "y"), ("x", "y"), ("data", "labels"), ("arr_0", "arr_1")]
-        for features, labels in pairs:
-            if features in file and labels in file:
-                return file[features], file[labels]
-        raise ValueError(f"{path.name} must hold X and y; it holds {', '.join(file)}.")
+        if "y" in file and "X" in file:
+            return file["X"], file["y"]
+        if {"y", "data", "indices", "indptr", "shape"} <= set(file):
+            x = np.zeros(tuple(file["shape"]), np.float32)
+            rows = np.repeat(np.arange(x.shape[0]), np.diff(file["indptr"]))
+            np.add.at(x, (rows, file["indices"]), file["data"])
+            return x, file["y"]
+        raise ValueError(
+            f"{path.name} must hold X (or data, indices, indptr, shape) and y; it holds {', '.join(file)}."
+        )
 
 
 def _features(x: np.ndarray) -> np.ndarray:

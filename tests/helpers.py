@@ -20,6 +20,7 @@ from relbo.families import (
     LowRank,
     Normal,
     StudentT,
+    TruncatedNormal,
     from_numpyro,
 )
 from relbo.mixture import Mixture
@@ -135,13 +136,14 @@ def target_of(name: str):
     return {"two_modes": TWO_MODES, "correlated": CORRELATED, "two_blobs": TWO_BLOBS}[name].target()
 
 
-# The registry of families: every noise law with every scale, and NumPyro's classes.
+# The registry of families: every noise law with every scale, the truncated normal, and NumPyro's classes.
 
 NOISES = {"normal": Normal(), "laplace": Laplace(), "student_t": StudentT()}
 SCALES = {"mean_field": Diagonal(), "low_rank": LowRank(rank=1), "full": Cholesky()}
 FAMILIES = {
     **{f"{s} {n}": LocationScale(NOISES[n], SCALES[s]) for n, s in itertools.product(NOISES, SCALES)},
     "learned df": LocationScale(StudentT(df=5.0, learn_df=True), Diagonal()),
+    "truncated normal": TruncatedNormal(bound=3.0),
     "numpyro laplace": from_numpyro(dist.Laplace),
     "numpyro student-t": from_numpyro(dist.StudentT, df=4.0),
     "numpyro multivariate": from_numpyro(dist.MultivariateNormal),

@@ -15,9 +15,9 @@ ROOT = pathlib.Path(relbo.__file__).parent
 
 ROOMS = [
     "_require", "_warn", "_compiled", "choices", "estimate", "targets", "families", "budgets", "mixture", "memory",
-    "objectives", "ascent", "precondition", "oracles", "steps", "trace", "stopping", "boosting", "settings", "guide",
-    "posterior", "prediction", "diagnostics", "storage", "arviz_export", "comparison", "progress", "interrupts",
-    "fitting", "calibration",
+    "objectives", "ascent", "precondition", "oracles", "steps", "trace", "stopping", "boosting", "settings", "presets",
+    "guide", "posterior", "prediction", "diagnostics", "storage", "arviz_export", "comparison", "progress",
+    "interrupts", "fitting", "calibration",
 ]  # fmt: skip
 """From the ground up: a room imports only from itself and from rooms before it."""
 
@@ -52,10 +52,11 @@ def test_imports_point_to_earlier_rooms():
 def test_public_names():
     names = """
         Adaptive Agreement Away Booster Calibration Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow
-        GradientOracle LaplaceOracle LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds NaturalOracle
-        Pairwise Posterior Preconditioner RELBO Record Stalled Starts State calibrate compare diagnose families fit
-        from_callable from_log_density from_numpyro from_pymc from_stan load make_booster objectives oracles paper
-        predict resample save steps to_arviz
+        GradientOracle JointOracle LaplaceOracle LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds
+        NaturalOracle NormCorrective Pairwise Posterior Preconditioner RELBO Record Stalled Starts State calibrate
+        compare diagnose families fit from_callable from_log_density from_numpyro from_pymc from_stan load
+        make_booster objectives oracles paper
+        predict preset resample save steps to_arviz
     """
     assert sorted(relbo.__all__) == sorted(names.split())
     assert all(hasattr(relbo, name) for name in relbo.__all__)

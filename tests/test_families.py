@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
-from helpers import FAMILIES, NOISES, SCALES, mean_and_error, mean_is, within
+from helpers import FALSE_ALARM, FAMILIES, NOISES, SCALES, mean_and_error, mean_is, within
 from relbo.families import (
     DENSE_LIMIT,
     Box,
@@ -21,6 +21,8 @@ from relbo.families import (
     LowRank,
     Normal,
     StudentT,
+    TruncatedNormal,
+    TruncatedNormalParams,
     family_names,
     from_numpyro,
     resolve_family,
@@ -33,6 +35,8 @@ DIM, NUM_OWN, NUM_WIDE = 2, 20_000, 100_000
 TILT = 0.4
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
+every_affine_family = pytest.mark.parametrize("name", [name for name in FAMILIES if name != "truncated normal"])
+every_family_with_inner = pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].has_inner])
 
 
 def member(family, dtype=np.float32):
@@ -93,6 +97,7 @@ def measured(name):
             "jacobian": moves[1:, :3],
             "projected": jax.vmap(lambda far: at_the_edge(family, params, far))(jnp.array([0.0, 1e6, -1e6])),
             "move_error": jax.vmap(lambda z: move_error(family, params, z))(draws[:3]),
+            "inner": inner_with_others(family, params, draws) if family.has_inner else (),
         }
 
     seen = measure(jax.random.key(3), member(family), wide_law()[0])
@@ -114,6 +119,14 @@ def move_error(family, params, point):
     image = loc + jnp.exp(log_factor) * (point - family.location(params))
     density = family.log_prob(moved, image) - family.log_prob(params, point) + DIM * log_factor
     return jnp.append(family.location(moved) - loc, density)
+
+
+def inner_with_others(family, params, draws):
+    """log <s, s'> for s' = s and another, both ways round; and the density of both at draws of s, whose mean it is."""
+    other = family.move(params, jnp.array([-0.3, 1.1]), jnp.asarray(-0.4))
+    both = jnp.stack([family.log_inner(params, params), family.log_inner(params, other)])
+    densities = jax.vmap(lambda z: jnp.exp(jnp.stack([family.log_prob(params, z), family.log_prob(other, z)])))(draws)
+    return both, family.log_inner(other, params), densities
 
 
 @every_family
@@ -145,7 +158,7 @@ def test_path_derivative_has_the_mean_of_the_score_gradient(name):
     assert mean_is(seen["path"] - seen["score_gradient"], 0.0)
 
 
-@every_family
+@every_affine_family
 def test_a_draw_moves_with_the_location(name):
     jacobian = np.moveaxis(measured(name)["jacobian"], 0, -1)
     np.testing.assert_allclose(jacobian, np.broadcast_to(np.eye(DIM), (3, DIM, DIM)), atol=1e-6)
@@ -156,15 +169,23 @@ def test_projection_is_idempotent_and_ends_in_the_box(name):
     outside, once, twice, loc, log_peak = measured(name)["projected"]
     np.testing.assert_array_equal(once[0], outside[0], err_msg="a member is its own projection")
     np.testing.assert_array_equal(twice, once)
-    assert np.all(np.abs(loc) <= FAMILIES[name].box.loc)
+    box = Box(loc=3.0) if name == "truncated normal" else FAMILIES[name].box
+    assert np.all(np.abs(loc) <= box.loc)
     # Every scale lies within exp(+-log_scale), times what a tilt of low rank may add.
-    largest = FAMILIES[name].box.log_scale + np.log1p(DIM * np.exp(FAMILIES[name].box.log_scale))
+    largest = box.log_scale + np.log1p(DIM * np.exp(box.log_scale))
     assert np.all(np.abs(log_peak) < DIM * largest + 10), "a bounded set has bounded densities at the centre"
 
 
-@every_family
+@every_affine_family
 def test_move_shifts_and_widens(name):
     np.testing.assert_allclose(measured(name)["move_error"], 0.0, atol=2e-5)
+
+
+@every_family_with_inner
+def test_inner_products_are_means_of_densities(name):
+    both, swapped, densities = measured(name)["inner"]
+    assert mean_is(densities, np.exp(both))
+    np.testing.assert_allclose(swapped, both[1], rtol=1e-5, atol=1e-5)
 
 
 @every_family
@@ -208,6 +229,78 @@ def test_low_rank_equals_the_dense_computation():
 
 
 @pytest.mark.parametrize("scale", SCALES)
+def test_inner_products_of_normals_equal_the_dense_computation(scale):
+    generator = np.random.default_rng(2)
+    dim, family = 4, LocationScale(Normal(), SCALES[scale])
+    with jax.enable_x64(True):
+        pair, factors = [], []
+        for width in (1.0, 1e-3):
+            params = family.init(jnp.asarray(generator.normal(size=dim)), width * jnp.ones(dim))
+            noise = jax.tree.map(lambda leaf: jnp.asarray(generator.normal(size=leaf.shape)), params.scale)
+            params = family.project(eqx.tree_at(lambda p: p.scale, params, jax.tree.map(jnp.add, params.scale, noise)))
+            pair.append(params)
+            factors.append(np.stack([family.scale.apply(params.scale, row) for row in jnp.eye(dim)], axis=1))
+        together = sum(factor @ factor.T for factor in factors)
+        expected = stats.multivariate_normal(pair[0].loc, together).logpdf(pair[1].loc)
+        np.testing.assert_allclose(family.log_inner(*pair), expected, rtol=1e-9)
+
+
+# The truncated normal
+
+CUTS = [(0.0, 1.0), (3.0, 0.02), (-2.999, 2.5), (1.0, 3.0), (0.3, 3e-4)]
+"""Location and scale in the box [-3, 3]: in the middle, at an edge, as wide and as narrow as there are."""
+
+
+def cut_law(loc, scale):
+    return stats.truncnorm((-3.0 - loc) / scale, (3.0 - loc) / scale, loc, scale)
+
+
+@jax.jit
+def cut(loc, scale, points):
+    """In single precision: log densities at the points, draws, and draws' derivatives by location and log scale."""
+    family = FAMILIES["truncated normal"]
+    params = family.init(loc[None], scale[None])
+    draws, slopes = jax.vmap(
+        lambda tangent: jax.jvp(lambda p: family.sample(jax.random.key(5), p, 20_000)[:, 0], (params,), (tangent,)),
+        out_axes=(None, 0),
+    )(TruncatedNormalParams(jnp.array([[1.0], [0.0]]), jnp.array([[0.0], [1.0]])))
+    return jax.vmap(lambda z: family.log_prob(params, z[None]))(points), draws, slopes
+
+
+@pytest.mark.parametrize(("loc", "scale"), CUTS)
+def test_truncated_normals_in_single_precision(loc, scale):
+    """Against SciPy in double precision: the density, the law of the draws, and how they move with the parameters."""
+    loc, scale = float(np.float32(loc)), float(np.float32(scale))
+    law = cut_law(loc, scale)
+    points = np.float32(law.ppf([1e-4, 0.2, 0.5, 0.999]))
+    log_prob, draws, slopes = cut(jnp.float32(loc), jnp.float32(scale), points)
+    np.testing.assert_allclose(log_prob, law.logpdf(points), atol=2e-4)
+    assert np.all(np.abs(draws) <= 3.0)
+    assert stats.kstest(np.asarray(draws, float), law.cdf).pvalue > FALSE_ALARM
+    # By differences, each draw staying at its level of the distribution function.
+    some, step = np.asarray(draws[:50], float), 1e-3
+    by_loc, by_log_scale = (
+        (two.ppf(law.cdf(some)) - one.ppf(law.cdf(some))) / (2 * step)
+        for one, two in (
+            (cut_law(loc - step * scale, scale), cut_law(loc + step * scale, scale)),
+            (cut_law(loc, scale * np.exp(-step)), cut_law(loc, scale * np.exp(step))),
+        )
+    )
+    np.testing.assert_allclose(slopes[0, :50], by_loc / scale, atol=2e-3)
+    np.testing.assert_allclose(slopes[1, :50] / scale, by_log_scale / scale, atol=2e-3)
+
+
+def test_truncated_normals_end_at_the_box_and_keep_nan():
+    family = TruncatedNormal(bound=2.0)
+    params = family.init(jnp.array([5.0, 0.0]), jnp.array([1.0, 100.0]))
+    np.testing.assert_allclose(params.loc, [2.0, 0.0])
+    np.testing.assert_allclose(np.exp(params.log_scale), [1.0, 2.0], rtol=1e-6)
+    assert family.log_prob(params, jnp.array([0.0, 2.01])) == -np.inf
+    assert np.isfinite(family.log_prob(params, jnp.array([-2.0, 2.0])))
+    assert np.isnan(family.log_prob(params, jnp.array([0.0, np.nan])))
+
+
+@pytest.mark.parametrize("scale", SCALES)
 def test_init_keeps_what_the_scale_can_hold(scale):
     """A triangular factor is kept whole by the full scale, and by its marginal standard deviations elsewhere."""
     params = SCALES[scale].init(jnp.asarray(FACTOR, jnp.float32))
@@ -230,8 +323,9 @@ def test_a_small_box_is_respected():
 
 
 def test_names():
-    assert len(family_names()) == len(set(family_names())) == 12
-    for name in family_names():
+    assert len(family_names()) == len(set(family_names())) == 13
+    assert resolve_family("truncated_normal", 3) == TruncatedNormal()
+    for name in [name for name in family_names() if name != "truncated_normal"]:
         small, large = resolve_family(name, 3), resolve_family(name, DENSE_LIMIT + 1)
         assert isinstance(small, LocationScale)
         assert isinstance(small.scale, Cholesky) == ("full" in name or name in NOISES)
@@ -247,6 +341,8 @@ def test_names():
     [
         (lambda: StudentT(df=0.5), "df must be at least 1, got 0.5"),
         (lambda: StudentT(df=float("nan")), "df must be at least 1, got nan"),
+        (lambda: TruncatedNormal(bound=0.0), "bound must be positive and finite, got 0.0"),
+        (lambda: TruncatedNormal(bound=float("inf")), "bound must be positive and finite, got inf"),
         (lambda: LowRank(rank=0), "rank must be at least 1, got 0"),
         (lambda: Box(loc=-1.0), "Box bounds must be positive"),
         (lambda: Box(log_scale=float("nan")), "Box bounds must be positive"),

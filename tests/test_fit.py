@@ -125,6 +125,8 @@ def test_best_iterate_of_the_fixed_step_by_the_users_criterion(target):
     posterior = relbo.fit(target, progress_bar=False, best_by=prefer_second, **settings)
     assert calls == [1, 2, 3, 4]
     assert posterior.num_components == 2
+    more = relbo.fit(target, progress_bar=False, best_by=prefer_second, start=posterior, max_components=5, stop=())
+    assert calls[4:] == [2, 5] and more.num_components == 2  # what there was still competes
 
 
 def test_ctrl_c_returns_what_there_is(target):

@@ -1,6 +1,7 @@
 """Step rules: one contract for all, and for each what it promises, against quadrature and closed forms."""
 
 import functools
+import itertools
 
 import equinox as eqx
 import jax
@@ -10,9 +11,21 @@ import pytest
 from scipy import stats
 
 from helpers import GRID, GRID_STEP, TWO_MODES, integrate, kl_to, log_density, mean_is, normals
+from relbo.families import Laplace, LocationScale
 from relbo.precondition import identity_map
-from relbo.steps import STEPS, Adaptive, Away, Fixed, FullyCorrective, LineSearch, Pairwise, WeightProblem
+from relbo.steps import (
+    STEPS,
+    Adaptive,
+    Away,
+    Fixed,
+    FullyCorrective,
+    LineSearch,
+    NormCorrective,
+    Pairwise,
+    WeightProblem,
+)
 from relbo.steps.base import weight_problem
+from relbo.steps.norm_corrective import inner_products, nearest_weights
 from relbo.targets import from_log_density
 
 SLOT = 2
@@ -345,3 +358,80 @@ def test_adaptive_curvature_falls_when_it_can():
     _, _, curvature = run(rule, before())
     power = np.log2(float(curvature) / rule.shrink)
     np.testing.assert_allclose(power, round(power), atol=1e-4)
+
+
+_nearest = jax.jit(nearest_weights, static_argnums=4)
+
+
+def quadratic(weights, start, slope, inner):
+    offset = weights - start
+    return offset @ slope + 0.5 * np.einsum("...i,ij,...j", offset, inner, offset)
+
+
+def brute_force(start, slope, inner):
+    """The minimum over the simplex: of the stationary points of all faces, the best that is feasible."""
+    num, best = len(start), np.inf
+    for face in itertools.chain.from_iterable(itertools.combinations(range(num), k + 1) for k in range(num)):
+        part = list(face)
+        system = np.block([[inner[np.ix_(part, part)], np.ones((len(part), 1))], [np.ones((1, len(part))), 0.0]])
+        right = np.append((inner @ start - slope)[part], 1.0)
+        found = np.zeros(num)
+        found[part] = np.linalg.lstsq(system, right, rcond=None)[0][:-1]
+        if np.all(found >= -1e-12) and abs(found.sum() - 1) < 1e-9:
+            best = min(best, quadratic(found, start, slope, inner))
+    return best
+
+
+def test_nearest_weights_are_the_minimum_of_all_faces():
+    """Whatever the scales of the components: their norms differ by six orders of magnitude here."""
+    generator, num = np.random.default_rng(4), 5
+    with jax.enable_x64(True):
+        for trial in range(30):
+            scales = 10.0 ** generator.uniform(-3, 0, num)
+            factor = generator.normal(size=(num, num + 2)) * scales[:, None]
+            inner, start = factor @ factor.T, generator.dirichlet(np.ones(num - 1))
+            start = np.append(start, 0.0)  # the proposal
+            slope = generator.normal(size=num) * 10.0 ** generator.uniform(-6, 1)
+            found = np.asarray(_nearest(start, jnp.asarray(slope), jnp.asarray(inner), jnp.ones(num, bool), 5000))
+            np.testing.assert_allclose(found.sum(), 1.0, rtol=1e-9)
+            assert np.all(found >= 0)
+            best = brute_force(start, slope, inner)
+            assert quadratic(found, start, slope, inner) <= best + 1e-6 * abs(best), trial
+
+
+@pytest.mark.parametrize("curvature", [0.3, 3.0, 1000.0])
+def test_norm_corrective_weights_are_nearest_in_l2(curvature):
+    """To the density after a gradient step, q - (log q - log p) / L, by quadrature over a grid of all weights."""
+    mixture, start = before(), np.array([0.85, 0.15, 0.0, 0.0])
+    with jax.enable_x64(True):
+        gradient = np.asarray(exact_problem(mixture).gradient(jnp.asarray(start)))
+    densities = np.stack([stats.norm(m, s).pdf(GRID) for m, s in ((1.2, 1.5), (3.0, 0.6), (-2.0, 0.5))])
+    q = start[:3] @ densities
+    stepped = q - (np.log(q) - TWO_MODES.log_density(GRID[:, None])) / curvature
+    ticks = np.linspace(0, 1, 101)
+    grid = np.array([(a, b, 1 - a - b) for a in ticks for b in ticks if a + b <= 1 + 1e-9])
+    distances = [integrate(row) for row in (grid @ densities - stepped) ** 2]
+    usable = jnp.array([True, True, True, False])
+    inner = jax.jit(inner_products)(mixture, usable)
+    largest = stats.norm(0, np.sqrt(2) * 0.5).pdf(0)  # the norm of the narrowest, by which all were divided
+    np.testing.assert_allclose(inner[2, 2], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(inner[0, 1] * largest, integrate(densities[0] * densities[1]), rtol=1e-5)
+    np.testing.assert_array_equal(inner[3], 0.0)
+    slope = jnp.asarray(gradient / (curvature * largest), jnp.float32)
+    found = np.asarray(_nearest(jnp.asarray(start, jnp.float32), slope, inner, usable, 500))
+    np.testing.assert_allclose(found[:3], grid[np.argmin(distances)], atol=0.02)
+    assert found[3] == 0
+
+
+def test_norm_corrective_moves_old_weights_too():
+    """A component that only hurts gives up its weight, which a step towards the proposal alone would not do."""
+    mixture = normals([1.2, 9.0, -2.0, 0.0], [1.5, 0.3, 0.5, 1.0], [0.6, 0.4, 0.0, 0.0])
+    update, after, _ = run(NormCorrective(), mixture)
+    assert update.log_weights[1] == -np.inf and after.num_components == 2
+    assert kl_to(TWO_MODES, after) < kl_to(TWO_MODES, mixture)
+
+
+def test_norm_corrective_needs_inner_products():
+    NormCorrective().check(LocationScale())
+    with pytest.raises(ValueError, match=r"inner products.*Laplace.*truncated_normal"):
+        NormCorrective().check(LocationScale(Laplace()))

@@ -9,12 +9,13 @@ from relbo.diagnostics import Diagnosis, diagnose, resample
 from relbo.estimate import Estimate
 from relbo.fitting import fit
 from relbo.objectives import RELBO, FiniteStep
-from relbo.oracles import GradientOracle, LaplaceOracle, NaturalOracle, Starts
+from relbo.oracles import GradientOracle, JointOracle, LaplaceOracle, NaturalOracle, Starts
 from relbo.posterior import Posterior
 from relbo.precondition import Preconditioner
 from relbo.prediction import predict
+from relbo.presets import preset
 from relbo.settings import make_booster, paper
-from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, Pairwise
+from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, NormCorrective, Pairwise
 from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Stalled
 from relbo.storage import load, save
 from relbo.targets import from_callable, from_log_density, from_numpyro, from_pymc, from_stan
@@ -36,6 +37,7 @@ __all__ = [
     "FullyCorrective",
     "GapBelow",
     "GradientOracle",
+    "JointOracle",
     "LaplaceOracle",
     "LineSearch",
     "MaxComponents",
@@ -43,6 +45,7 @@ __all__ = [
     "MaxIterations",
     "MaxSeconds",
     "NaturalOracle",
+    "NormCorrective",
     "Pairwise",
     "Posterior",
     "Preconditioner",
@@ -66,6 +69,7 @@ __all__ = [
     "oracles",
     "paper",
     "predict",
+    "preset",
     "resample",
     "save",
     "steps",

@@ -51,9 +51,9 @@ def fit(
 
     There are at most `max_components`, 32 by default. `stop` replaces the other rules, `GapBelow()` and `Stalled()` by
     default. `settings` are those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine,
-    precondition, min_improvement, max_memory. With a step rule that is not monotone (the fixed step) the best iterate
-    is returned, by ELBO or by `best_by(posterior)`, larger being better. `start` continues a posterior with more
-    components.
+    precondition, min_improvement, num_measure, max_memory. With a step rule that is not monotone (the fixed step) the
+    best iterate is returned, by ELBO or by `best_by(posterior)`, larger being better. `start` continues a posterior
+    with more components.
 
     `checkpoint` is the path of a file that is written after every iteration. The same call, after the process was
     killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file of a
@@ -113,6 +113,8 @@ class _Run:
         if start is not None:
             self._resume(start)
             self.first_new = len(self.records) - 1
+            if not self.booster.step_rule.monotone:  # what there was competes with what will be
+                self.best = (self._value(start), _showing(self.current, start.mixture, start.elbo))
         if self.file is None:
             return
         self.about = fingerprint(self.booster, self.seed, start)
@@ -195,10 +197,12 @@ class _Run:
             file.finish()
 
     def _keep_best(self) -> None:
-        state = self.current
-        value = float(self.best_by(self._posterior(state)) if self.best_by is not None else state.elbo.value)
+        value = self._value(self._posterior(self.current))
         if self.best is None or value > self.best[0]:
-            self.best = (value, state)
+            self.best = (value, self.current)
+
+    def _value(self, posterior: Posterior) -> float:
+        return float(self.best_by(posterior) if self.best_by is not None else posterior.elbo.value)
 
     def _is_broken(self) -> bool:
         """Whether the last iteration met too many NaN; one that was made before this call may have been mended."""
@@ -277,6 +281,7 @@ _FIELDS = {
     "refine": ("refinement",),
     "precondition": ("preconditioner",),
     "min_improvement": ("min_improvement",),
+    "num_measure": ("num_measure",),
     "max_memory": ("points_at_once", "num_measure"),
 }
 """What of a booster each setting decides."""

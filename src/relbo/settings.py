@@ -14,7 +14,7 @@ from relbo.families import AbstractFamily, resolve_family
 from relbo.families.natural import has_geometry
 from relbo.memory import affordable_draws, as_bytes, check_size, points_at_once
 from relbo.objectives import ESTIMATORS, RELBO, AbstractEstimator, AbstractObjective, FiniteStep
-from relbo.oracles import AbstractOracle, AscentOracle, GradientOracle, LaplaceOracle, Starts
+from relbo.oracles import AbstractOracle, AscentOracle, GradientOracle, JointOracle, LaplaceOracle, Starts
 from relbo.precondition import Preconditioner
 from relbo.steps import STEPS, AbstractStep
 from relbo.targets import as_target
@@ -35,14 +35,17 @@ def make_booster(
     refine: str | AbstractAscent | bool = True,
     precondition: str | Preconditioner = "auto",
     min_improvement: float | None = None,
+    num_measure: int | None = None,
     max_memory: int | str | None = None,
 ) -> Booster:
     """A booster to drive by hand; `relbo.fit` takes the same settings. Every setting is a name or an object.
 
     Left to themselves, normal families get the natural-gradient oracle and refinement, all others Adam; a target
     without gradient gets the score-function estimator. A component is kept if it improves the ELBO by `min_improvement`
-    nats (1e-4; with the fixed step, which is not monotone, all are kept). `max_memory`, in bytes or as in "2GB", bounds
-    what evaluations and draws take at once, beyond the data; by default about 1 GB is for the evaluations.
+    nats (1e-4; with the fixed step, which is not monotone, all are kept). `num_measure` draws, over all slots of the
+    mixture, measure ELBO and gap in every iteration (16,384; with minibatches 2,048): fewer cost less where the target
+    is dear, and errors grow. `max_memory`, in bytes or as in "2GB", bounds what evaluations and draws take at once,
+    beyond the data; by default about 1 GB is for the evaluations.
     """
     target = as_target(target)
     memory = None if max_memory is None else as_bytes(max_memory)
@@ -57,7 +60,7 @@ def make_booster(
         refinement = choose_object("refine", refine, _refinements(afford), AbstractAscent)
     if isinstance(chosen_oracle, LaplaceOracle) and not target.differentiable:
         raise ValueError('oracle="laplace" needs gradients, and this target has none. Use oracle="natural".')
-    first = chosen_oracle.ascent if isinstance(chosen_oracle, AscentOracle) else _first_ascent(natural, afford)
+    first = _first_ascent(chosen_oracle, natural, afford)
     if not chosen_estimator.needs_gradient:
         chosen_oracle, refinement, first = _with_more_draws((chosen_oracle, refinement, first))
     chosen_oracle.check(chosen_family)
@@ -67,8 +70,12 @@ def make_booster(
     if not isinstance(precondition, Preconditioner):
         precondition = Preconditioner(precondition, num_draws=afford.ascent_draws)
     check_size(chosen_family, target.dim, target.dtype, afford.capacity, precondition.kind == "dense", memory)
-    num_measure = _FULL_DATA_DRAWS if target.subsamples else afford.measure_draws
+    if num_measure is None:
+        num_measure = _FULL_DATA_DRAWS if target.subsamples else afford.measure_draws
+    elif isinstance(num_measure, bool) or not isinstance(num_measure, int) or num_measure < 64:
+        raise ValueError(f"num_measure must be an integer of at least 64, got {num_measure!r}.")
     chosen_step = choose_object("step", step, _steps(afford), AbstractStep)
+    chosen_step.check(chosen_family)
     if min_improvement is None:
         min_improvement = 1e-4 if chosen_step.monotone else -math.inf
     return Booster(
@@ -127,6 +134,7 @@ def _oracles(afford: Budget) -> dict[str, AbstractOracle]:
             num_draws=min(16, afford.ascent_draws), num_restarts=min(4, afford.num_restarts), starts=starts
         ),
         "laplace": LaplaceOracle(num_restarts=min(8, 2 * afford.num_restarts), starts=starts),
+        "joint": JointOracle(),
     }
 
 
@@ -146,10 +154,13 @@ def _steps(afford: Budget) -> dict[str, AbstractStep]:
     return {name: thrifty(step) for name, step in STEPS.items()}
 
 
-def _first_ascent(kind, afford: Budget) -> AbstractAscent:
-    if kind == "natural":
-        return _natural(afford)
-    return GradientAscent(num_draws=min(16, afford.ascent_draws))
+def _first_ascent(oracle: AbstractOracle, kind: str, afford: Budget) -> AbstractAscent:
+    """The first component is fitted as the oracle fits those that follow, if it climbs."""
+    if isinstance(oracle, AscentOracle):
+        return oracle.ascent
+    if isinstance(oracle, JointOracle):
+        return GradientAscent(oracle.num_steps, oracle.num_draws, oracle.learning_rate)
+    return _natural(afford) if kind == "natural" else GradientAscent(num_draws=min(16, afford.ascent_draws))
 
 
 def _with_more_draws(parts):
@@ -158,6 +169,8 @@ def _with_more_draws(parts):
     def widen(part):
         if isinstance(part, AscentOracle):
             return eqx.tree_at(lambda p: p.ascent, part, widen(part.ascent))
+        if isinstance(part, JointOracle):
+            return dataclasses.replace(part, num_draws=max(part.num_draws, _SCORE_DRAWS))
         if isinstance(part, NaturalAscent):
             return NaturalAscent(part.num_steps, max(part.num_draws, _SCORE_DRAWS), part.step_size, part.decay)
         if isinstance(part, GradientAscent):

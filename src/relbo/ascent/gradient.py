@@ -50,7 +50,7 @@ class GradientAscent(AbstractAscent):
         def body(carry, step_key):
             now, state = carry
             grads, values = jax.grad(loss, has_aux=True)(now, step_key)
-            moved, state = _guarded_update(optimizer, grads, state, now)
+            moved, state = guarded_update(optimizer, grads, state, now)
             seen = (masked_mean(values), masked_std_err(values), jnp.sum(jnp.isnan(values)))
             return (mixture.family.project(moved), state), seen
 
@@ -80,7 +80,7 @@ class GradientAscent(AbstractAscent):
             params, state, log_weights = carry
             now = eqx.tree_at(lambda m: (m.params, m.log_weights), mixture, (params, log_weights))
             grads, (values, num_nan) = jax.grad(loss, has_aux=True)(params, now, step_key)
-            moved, state = _guarded_update(optimizer, grads, state, params)
+            moved, state = guarded_update(optimizer, grads, state, params)
             moved = jax.vmap(now.family.project)(moved)
             return (choose(now.active, moved, params), state, step_weights(now, values, jnp.asarray(0.1))), num_nan
 
@@ -99,7 +99,7 @@ class GradientAscent(AbstractAscent):
         return combine(estimator, scalars, values), values
 
 
-def _guarded_update(optimizer, grads, state, params):
+def guarded_update(optimizer, grads, state, params):
     """An optimiser step, or none at all if the gradient is not finite."""
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(grads)]))
     updates, new_state = optimizer.update(grads, state, params)

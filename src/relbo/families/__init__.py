@@ -1,4 +1,4 @@
-"""Base families: noise (normal, laplace, student-t) x scale (diagonal, low-rank, Cholesky), and NumPyro's classes."""
+"""Base families: noise (normal, laplace, student-t) x scale (diagonal, low-rank, Cholesky), truncated, NumPyro's."""
 
 from relbo.families.base import AbstractFamily, Box
 from relbo.families.location_scale import LocationScale, LocationScaleParams
@@ -6,6 +6,7 @@ from relbo.families.noise import AbstractNoise, Laplace, Normal, StudentT
 from relbo.families.numpyro_adapter import NumPyroFamily, from_numpyro
 from relbo.families.registry import DENSE_LIMIT, family_names, resolve_family
 from relbo.families.scale import AbstractScale, Cholesky, Diagonal, LowRank
+from relbo.families.truncated import TruncatedNormal, TruncatedNormalParams
 
 __all__ = [
     "DENSE_LIMIT",
@@ -22,6 +23,8 @@ __all__ = [
     "Normal",
     "NumPyroFamily",
     "StudentT",
+    "TruncatedNormal",
+    "TruncatedNormalParams",
     "family_names",
     "from_numpyro",
     "resolve_family",

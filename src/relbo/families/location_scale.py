@@ -55,3 +55,10 @@ class LocationScale(AbstractFamily):
         loc = jnp.clip(params.loc, -self.box.loc, self.box.loc)
         scale = self.scale.project(params.scale, self.box.log_scale)
         return LocationScaleParams(loc, scale, self.noise.project(params.noise))
+
+    @property
+    def has_inner(self):
+        return isinstance(self.noise, Normal)
+
+    def log_inner(self, params, other):
+        return self.scale.log_overlap(params.scale, other.scale, params.loc - other.loc)

@@ -4,17 +4,19 @@ from relbo.families.base import AbstractFamily
 from relbo.families.location_scale import LocationScale
 from relbo.families.noise import AbstractNoise, Laplace, Normal, StudentT
 from relbo.families.scale import AbstractScale, Cholesky, Diagonal, LowRank
+from relbo.families.truncated import TruncatedNormal
 
 DENSE_LIMIT = 256
 """Up to this dimension a full covariance is the default; beyond it, diagonal components."""
 
 NOISES: dict[str, AbstractNoise] = {"normal": Normal(), "laplace": Laplace(), "student_t": StudentT()}
 SCALES: dict[str, AbstractScale] = {"mean_field": Diagonal(), "low_rank": LowRank(), "full": Cholesky()}
+OTHERS: dict[str, AbstractFamily] = {"truncated_normal": TruncatedNormal()}
 
 
 def family_names() -> list[str]:
     """Every string that `family=` understands."""
-    return [*NOISES, *(f"{scale}_{noise}" for scale in SCALES for noise in NOISES)]
+    return [*NOISES, *(f"{scale}_{noise}" for scale in SCALES for noise in NOISES), *OTHERS]
 
 
 def resolve_family(family: str | AbstractFamily, dim: int) -> AbstractFamily:
@@ -23,6 +25,8 @@ def resolve_family(family: str | AbstractFamily, dim: int) -> AbstractFamily:
         return family
     if not isinstance(family, str) or family not in family_names():
         raise ValueError(f"Unknown family {family!r}. Choose one of {family_names()}, or give a family object.")
+    if family in OTHERS:
+        return OTHERS[family]
     for scale_name, scale in SCALES.items():
         if family.startswith(scale_name + "_"):
             return LocationScale(NOISES[family.removeprefix(scale_name + "_")], scale)

@@ -36,6 +36,10 @@ class AbstractScale(eqx.Module):
     def project(self, params: PyTree, log_bound: float) -> PyTree:
         """The nearest parameters whose scales lie within `exp(+-log_bound)`."""
 
+    @abstractmethod
+    def log_overlap(self, params: PyTree, other: PyTree, offset: Float[Array, " dim"]) -> Float[Array, ""]:
+        r"""$\log N(\text{offset};\, 0,\, A A^\top + B B^\top)$: the inner product of two normals so far apart."""
+
 
 class Diagonal(AbstractScale):
     """$A = \\mathrm{diag}(e^{\\ell})$; parameters: the vector of logarithms."""
@@ -57,6 +61,10 @@ class Diagonal(AbstractScale):
 
     def project(self, params, log_bound):
         return jnp.clip(params, -log_bound, log_bound)
+
+    def log_overlap(self, params, other, offset):
+        log_scale = 0.5 * jnp.logaddexp(2 * params, 2 * other)
+        return _log_normal(jnp.exp(-log_scale) * offset, jnp.sum(log_scale))
 
 
 class LowRankParams(eqx.Module):
@@ -101,6 +109,21 @@ class LowRank(AbstractScale):
         bound = jnp.exp(0.5 * log_bound)
         return LowRankParams(jnp.clip(params.log_diag, -log_bound, log_bound), jnp.clip(params.tilt, -bound, bound))
 
+    def log_overlap(self, params, other, offset):
+        # The sum of both covariances is D (I + V V') D, and with I + V' V = C C' the rest is of the size of V' V.
+        log_diag = 0.5 * jnp.logaddexp(2 * params.log_diag, 2 * other.log_diag)
+        columns = jnp.concatenate([self._columns(params, log_diag), self._columns(other, log_diag)], axis=1)
+        inner = jnp.linalg.cholesky(jnp.eye(columns.shape[1], dtype=columns.dtype) + columns.T @ columns)
+        noise = jnp.exp(-log_diag) * offset
+        known = solve_triangular(inner, columns.T @ noise, lower=True)
+        log_det = jnp.sum(log_diag) + jnp.sum(jnp.log(jnp.diagonal(inner)))
+        return _log_normal(noise, log_det) + 0.5 * jnp.sum(known**2)
+
+    def _columns(self, params, log_diag):
+        """V with A A' = D_A^2 + D V V' D: of (I + U U')^2 = I + U (2 I + U'U) U', the second part, scaled."""
+        root = jnp.linalg.cholesky(self._inner(params) + jnp.eye(params.tilt.shape[1], dtype=params.tilt.dtype))
+        return jnp.exp(params.log_diag - log_diag)[:, None] * (params.tilt @ root)
+
     def _inner(self, params):
         return jnp.eye(params.tilt.shape[1], dtype=params.tilt.dtype) + params.tilt.T @ params.tilt
 
@@ -130,6 +153,14 @@ class Cholesky(AbstractScale):
         diagonal = jnp.clip(jnp.diagonal(params), -log_bound, log_bound)
         return jnp.clip(jnp.tril(params, -1), -bound, bound) + jnp.diag(diagonal)
 
+    def log_overlap(self, params, other, offset):
+        # A A' + B B' = A (I + M M') A' with M = A^-1 B: what is factorised has no eigenvalue below one.
+        lower = to_tril(params)
+        ratio = solve_triangular(lower, to_tril(other), lower=True)
+        sum_factor = jnp.linalg.cholesky(jnp.eye(lower.shape[0], dtype=lower.dtype) + ratio @ ratio.T)
+        noise = solve_triangular(sum_factor, solve_triangular(lower, offset, lower=True), lower=True)
+        return _log_normal(noise, self.log_det(params) + jnp.sum(jnp.log(jnp.diagonal(sum_factor))))
+
 
 def to_tril(params: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
     """The lower triangular matrix of `Cholesky` parameters."""
@@ -138,3 +169,8 @@ def to_tril(params: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
 
 def _from_tril(lower: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
     return jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower)))
+
+
+def _log_normal(noise: Float[Array, " dim"], log_det: Float[Array, ""]) -> Float[Array, ""]:
+    """The log density of a normal at the image of `noise` under a map of this determinant."""
+    return -0.5 * jnp.sum(noise**2) - 0.5 * noise.shape[0] * jnp.log(2 * jnp.pi) - log_det

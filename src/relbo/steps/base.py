@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from relbo.families import AbstractFamily
 from relbo.mixture import Mixture, map_chunks
 from relbo.targets import AbstractTarget
 
@@ -39,6 +40,10 @@ class AbstractStep(eqx.Module):
     @abstractmethod
     def init(self, dtype) -> PyTree:
         """What the rule remembers between iterations (nothing, for most)."""
+
+    def check(self, family: AbstractFamily) -> None:
+        """Raise a ValueError if the rule cannot weigh components of `family`; most can weigh any."""
+        del family
 
     @abstractmethod
     def update(

@@ -22,12 +22,13 @@ _CLASSES: dict[str, type[eqx.Module]] = {
     cls.__name__: cls
     for cls in (
         families.Box, families.Cholesky, families.Diagonal, families.Laplace, families.LocationScale, families.LowRank,
-        families.Normal, families.NumPyroFamily, families.StudentT,
+        families.Normal, families.NumPyroFamily, families.StudentT, families.TruncatedNormal,
         objectives.ELBO, objectives.RELBO, objectives.FiniteStep, objectives.Reparameterized, objectives.ScoreFunction,
         objectives.StickingTheLanding, Constant,
         ascent.GradientAscent, ascent.NaturalAscent,
-        oracles.AscentOracle, oracles.LaplaceOracle, oracles.Starts,
-        steps.Adaptive, steps.Away, steps.Fixed, steps.FullyCorrective, steps.LineSearch, steps.Pairwise,
+        oracles.AscentOracle, oracles.JointOracle, oracles.LaplaceOracle, oracles.Starts,
+        steps.Adaptive, steps.Away, steps.Fixed, steps.FullyCorrective, steps.LineSearch, steps.NormCorrective,
+        steps.Pairwise,
         Preconditioner,
     )
 }  # fmt: skip
