@@ -45,6 +45,8 @@ class Budget:
     """Draws on which weights are found."""
     measure_draws: int
     """Draws, over all slots, on which an iteration is measured."""
+    min_gain: float
+    """Nats a component, below which a fit counts as stalled: beyond the limit, a hundred-thousandth a coordinate."""
     rank: int
     """Of the affine map beyond `DENSE_LIMIT`."""
 
@@ -71,6 +73,7 @@ def budget(dim: int) -> Budget:
         pool_draws=thinned(1024, 64),
         weight_draws=thinned(256, 32),
         measure_draws=thinned(16384, 512),
+        min_gain=1e-5 * dim if dim > DENSE_LIMIT else 5e-4,
         rank=thinned(64, 10) if dim > DENSE_LIMIT else 10,
     )
 
