@@ -82,16 +82,13 @@ def _log_density(u, v, log_sd, entries, observed, num_seen):
 def scores(task: Task, posterior: relbo.Posterior) -> dict[str, float]:
     """Mean squared errors of the posterior mean of U'V, and log predictive densities per entry, on both halves.
 
-    U and V of one component are (nearly) independent of each other, so the mean of U'V is that of the products of the
-    components' locations. The predictive density is a mixture over draws.
+    The predictive density is a mixture over draws.
     """
     entries, observed = jnp.asarray(task.matrix.entries), jnp.asarray(task.observed)
-    locations = posterior.constrain(jnp.asarray(posterior.locations))
-    mean = jnp.einsum("k,kri,krj->ij", jnp.asarray(posterior.weights), locations["U"], locations["V"])
+    mean = jnp.asarray(_means(task, posterior)[0])
     draws = posterior.sample(_NUM_DRAWS, seed=1)
     log_sd = _log_sd(task, draws)
-    log_weights = jnp.full(_NUM_DRAWS, -math.log(_NUM_DRAWS))
-    log_prob = _log_predictive(entries, jnp.asarray(draws["U"]), jnp.asarray(draws["V"]), log_sd, log_weights)
+    log_prob = _log_predictive(entries, jnp.asarray(draws["U"]), jnp.asarray(draws["V"]), log_sd)
     found = {}
     for part, mask in (("train", observed), ("test", 1 - observed)):
         found[f"{part}_mse"] = float(jnp.sum(mask * (entries - mean) ** 2) / jnp.sum(mask))
@@ -100,11 +97,18 @@ def scores(task: Task, posterior: relbo.Posterior) -> dict[str, float]:
 
 
 def train_log_lik(task: Task, posterior: relbo.Posterior) -> float:
-    """The log-likelihood per observed entry, mixed over the components at their locations: no draws, no noise."""
+    """The log-likelihood per observed entry at the posterior means of U'V and of log sd: no draws, no noise."""
+    mean, log_sd = _means(task, posterior)
+    error = float(np.sum(task.observed * (task.matrix.entries - mean) ** 2) / task.observed.sum())
+    return -0.5 * error * math.exp(-2 * log_sd) - log_sd - 0.5 * math.log(2 * math.pi)
+
+
+def _means(task: Task, posterior: relbo.Posterior) -> tuple[np.ndarray, float]:
+    """Of U'V and of log sd. U and V of one component are (nearly) independent: the mean of U'V is that of products."""
+    weights = jnp.asarray(posterior.weights)
     at = posterior.constrain(jnp.asarray(posterior.locations))
-    log_weights = jnp.log(jnp.asarray(posterior.weights))
-    log_prob = _log_predictive(jnp.asarray(task.matrix.entries), at["U"], at["V"], _log_sd(task, at), log_weights)
-    return float(jnp.sum(task.observed * log_prob) / task.observed.sum())
+    product = jnp.einsum("k,kri,krj->ij", weights, at["U"], at["V"])
+    return np.asarray(product), float(weights @ _log_sd(task, at))
 
 
 def _log_sd(task: Task, values):
@@ -115,14 +119,14 @@ def _log_sd(task: Task, values):
 
 
 @jax.jit
-def _log_predictive(entries, u, v, log_sd, log_weights):
-    """log of the weighted sum of normal densities, entry by entry; one after the other, to save memory."""
+def _log_predictive(entries, u, v, log_sd):
+    """log of the mean over draws of the normal density, entry by entry; draw after draw, to save memory."""
 
-    def add(total, one):
-        u, v, log_sd, log_weight = one
+    def add(total, draw):
+        u, v, log_sd = draw
         residual = entries - u.T @ v
         log_prob = -0.5 * residual**2 * jnp.exp(-2 * log_sd) - log_sd - 0.5 * math.log(2 * math.pi)
-        return jnp.logaddexp(total, log_weight + log_prob), None
+        return jnp.logaddexp(total, log_prob), None
 
     nothing = jnp.full(entries.shape, -jnp.inf, entries.dtype)
-    return jax.lax.scan(add, nothing, (u, v, log_sd, log_weights))[0]
+    return jax.lax.scan(add, nothing, (u, v, log_sd))[0] - math.log(u.shape[0])
