@@ -21,9 +21,10 @@ from jaxtyping import Array, Key, PyTree
 
 from relbo._compiled import compiled, host_split, start_compiling
 from relbo.ascent import AbstractAscent, NaturalAscent
+from relbo.budgets import FEW, budget
 from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
-from relbo.mixture import SLOTS, Mixture, empty_mixture
+from relbo.mixture import Mixture, empty_mixture
 from relbo.objectives import (
     ELBO,
     AbstractEstimator,
@@ -38,8 +39,6 @@ from relbo.steps import AbstractStep, WeightUpdate
 from relbo.targets import AbstractTarget, limited
 from relbo.trace import Record
 
-FIRST_CAPACITY = 32
-"""Slots of a mixture until they are full; then twice as many."""
 _POLISH_ROUNDS = 5
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
@@ -73,7 +72,7 @@ class Booster(eqx.Module):
     preconditioner: Preconditioner
     min_improvement: float = 1e-4
     """Nats by which a component must improve the mixture to be kept; -inf keeps them all."""
-    num_measure: int = eqx.field(static=True, default=16384)
+    num_measure: int = eqx.field(static=True, default=FEW.measure_draws)
     """Draws, over all slots, for ELBO, gap and the test whether a component is kept."""
     points_at_once: int | None = eqx.field(static=True, default=None)
     """At how many points the target is evaluated side by side; None for no limit."""
@@ -211,7 +210,7 @@ class Booster(eqx.Module):
         ascent = self.first_ascent
         mixture = _nothing(self.family, target)
         if isinstance(self.refinement, NaturalAscent) and self.preconditioner.kind != "none":
-            alone = np.where(np.arange(FIRST_CAPACITY) == 0, 0.0, -np.inf).astype(target.dtype)
+            alone = np.where(np.arange(mixture.capacity) == 0, 0.0, -np.inf).astype(target.dtype)
             mixture = eqx.tree_at(lambda m: m.log_weights, mixture, jax.device_put(alone))
             mixture, num_nan = _refine(key, self.refinement, target, mixture, self.estimator)
             return mixture, num_nan, _ascent_evaluations(self.refinement, mixture)
@@ -266,7 +265,7 @@ def _some_component(mixture: Mixture) -> PyTree:
 
 @partial(compiled, runs_once=True)
 def _nothing(family, target):
-    return empty_mixture(family, target.dim, FIRST_CAPACITY, target.dtype)
+    return empty_mixture(family, target.dim, budget(target.dim).capacity, target.dtype)
 
 
 def _num_active(mixture: Mixture) -> int:
@@ -275,7 +274,8 @@ def _num_active(mixture: Mixture) -> int:
 
 def _ascent_evaluations(ascent: AbstractAscent, mixture: Mixture) -> int:
     """Of a refinement, which works on slots by the group and skips empty groups."""
-    return math.ceil(_num_active(mixture) / SLOTS) * SLOTS * ascent.num_steps * ascent.num_draws
+    at_once = budget(mixture.dim).slots_at_once
+    return math.ceil(_num_active(mixture) / at_once) * at_once * ascent.num_steps * ascent.num_draws
 
 
 @compiled
