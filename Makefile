@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint quality bench verdicts clean
+.PHONY: demo test test-all lint quality bench verdicts reproduce clean
 
 demo: $(STAMP)
 	$(VENV)/bin/python demo/run.py
@@ -30,6 +30,10 @@ bench: $(STAMP)
 
 verdicts: $(STAMP)
 	$(VENV)/bin/python benchmarks/verdicts.py
+
+# The paper's experiments, on the data beside the repository if there are any, else on embedded ones.
+reproduce: $(STAMP)
+	$(VENV)/bin/python -m experiments all
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache

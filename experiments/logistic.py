@@ -40,13 +40,15 @@ def elbo(posterior, num_draws: int, seed: int) -> relbo.Estimate:
     draws = posterior.sample_unconstrained(num_draws, seed=seed)
     log_p = np.asarray(_log_densities(posterior.target, draws), np.float64)
     values = log_p - np.asarray(posterior.log_prob(draws), np.float64)
-    return relbo.Estimate(values.mean(), values.std(ddof=1) / np.sqrt(num_draws), num_draws)
+    return relbo.Estimate(float(values.mean()), float(values.std(ddof=1) / np.sqrt(num_draws)), num_draws)
 
 
 def train_score(posterior, data: Classification, num_draws: int, seed: int) -> float:
-    """The log predictive density of the train rows, by which the best iterate is chosen."""
-    draws = posterior.sample_unconstrained(num_draws, seed=seed)
-    return float(np.log(np.maximum(_mean_likelihoods(draws, signed(data))[1], 1e-30)).mean())
+    """E_q of the train log-likelihood per row, by which the paper chooses the best iterate."""
+    draws = np.asarray(posterior.sample_unconstrained(num_draws, seed=seed))
+    rows = signed(data)
+    parts = np.array_split(draws, _parts(num_draws))
+    return float(np.mean([_mean_likelihoods(part, rows)[0] for part in parts])) / len(rows)
 
 
 def scores(draws: np.ndarray, data: Classification) -> dict[str, float]:

@@ -23,7 +23,7 @@ class Options:
     data: pathlib.Path | None = None
     seeds: int | None = None
     quick: bool = False
-    out: pathlib.Path = pathlib.Path("experiments/results")
+    out: pathlib.Path = pathlib.Path("experiments/output")
 
     def seed_range(self, usual: int, quick: int = 2) -> range:
         """The seeds to run: as many as asked for, or `usual`, or `quick`."""

@@ -3,9 +3,11 @@
 import json
 import os
 import pathlib
+import time
 from collections.abc import Callable
 from typing import Any
 
+import relbo
 from experiments.report import plain, versions
 
 
@@ -30,7 +32,7 @@ class Runs:
         if name not in self._done:
             result = plain(compute())
             with self.path.open("a") as file:
-                file.write(json.dumps({"name": name, "result": result}) + "\n")
+                file.write("\n" + json.dumps({"name": name, "result": result}))  # a torn line before is left behind
                 file.flush()
                 os.fsync(file.fileno())
             self._done[name] = result
@@ -38,9 +40,18 @@ class Runs:
 
 
 def _lines(path: pathlib.Path):
-    for line in path.read_text().splitlines():
+    for line in filter(None, path.read_text().splitlines()):
         try:
             piece = json.loads(line)
         except json.JSONDecodeError:
             continue  # the process was killed in the middle of this line
         yield piece["name"], piece["result"]
+
+
+def timed_fit(target, **settings: Any) -> tuple[relbo.Posterior, float]:
+    """`relbo.fit` without a progress bar, and its seconds. An interrupted fit is no result: it ends the experiment."""
+    begun = time.perf_counter()
+    posterior = relbo.fit(target, progress_bar=False, **settings)
+    if posterior.stop_reason == "it was interrupted":
+        raise KeyboardInterrupt
+    return posterior, time.perf_counter() - begun

@@ -7,11 +7,21 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-# Compiling is most of what the tests wait for; the programs are small, and LLVM need not polish them.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+from groups import LONGEST, group_of
+
+# Compiling is most of what the tests wait for. Their programs are small and run once or twice: neither LLVM nor XLA's
+# fusions need polish them, and both processors are at work already.
+FAST_COMPILATION = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
+)
+os.environ.setdefault("XLA_FLAGS", FAST_COMPILATION)
 
 install_import_hook("relbo", "runtime_types.checked")
 
+import relbo._compiled  # noqa: E402
+
+relbo._compiled._options = lambda runs_once: {}  # what the flags above say, in place of what is good for users
 
 MOST_MAPS = 20_000
 
@@ -23,3 +33,31 @@ def _forget_programs():
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPS:
         jax.clear_caches()
+
+
+# Who runs what. The marks of pytest-xdist's own loadgroup have no effect: its version 3.8 writes them to a field that
+# pytest 9.2 no longer reads.
+
+
+def pytest_collection_modifyitems(items):
+    """The longest groups begin first, and single tests fill up the end."""
+    items.sort(key=lambda item: _rank(item.nodeid))
+
+
+def _rank(nodeid: str) -> int:
+    group = group_of(nodeid)
+    return len(LONGEST) + (group == nodeid) if group not in LONGEST else LONGEST.index(group)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        """One process runs the tests of one group, which share fits and the programs compiled for them."""
+
+        def _split_scope(self, nodeid):
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByGroup(config, log) if config.getvalue("dist") == "loadgroup" else None

@@ -17,7 +17,7 @@ def posterior_of(mixture: Mixture, target, **settings) -> Posterior:
     booster = relbo.make_booster(target, family=mixture.family, **settings)
     whitened = identity_map(target, "none")
     elbo = relbo.Estimate(0.0, 0.0, 0)
-    modes, _ = booster._find_modes(jax.random.key(0), whitened)
+    modes, _ = booster.find_modes(jax.random.key(0), whitened)
     state = State(whitened, mixture, modes, booster.step_rule.init(target.dtype), elbo, 0, False)
     return Posterior(mixture, whitened, elbo, [], "it was made by hand", booster, state)
 

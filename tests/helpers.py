@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from scipy import stats
 
+import relbo
 from relbo.ascent import NaturalAscent
 from relbo.families import (
     Cholesky,
@@ -134,6 +135,12 @@ TWO_BLOBS = Known(
 def target_of(name: str):
     """One target object per name and session."""
     return {"two_modes": TWO_MODES, "correlated": CORRELATED, "two_blobs": TWO_BLOBS}[name].target()
+
+
+@functools.cache
+def two_modes_posterior() -> relbo.Posterior:
+    """The default fit of the two modes, once per process."""
+    return relbo.fit(target_of("two_modes"), seed=0, progress_bar=False)
 
 
 # The registry of families: every noise law with every scale, the truncated normal, and NumPyro's classes.

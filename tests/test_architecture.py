@@ -14,10 +14,10 @@ import relbo
 ROOT = pathlib.Path(relbo.__file__).parent
 
 ROOMS = [
-    "_require", "_warn", "_compiled", "choices", "estimate", "targets", "families", "mixture", "memory", "objectives",
-    "ascent", "precondition", "oracles", "steps", "trace", "stopping", "boosting", "settings", "presets", "guide",
-    "posterior", "prediction", "diagnostics", "storage", "arviz_export", "comparison", "progress", "interrupts",
-    "fitting", "calibration",
+    "_require", "_warn", "_compiled", "choices", "estimate", "linalg", "targets", "families", "budgets", "mixture",
+    "memory", "objectives", "ascent", "precondition", "oracles", "steps", "trace", "stopping", "boosting", "settings",
+    "presets", "guide", "posterior", "prediction", "diagnostics", "storage", "arviz_export", "comparison", "progress",
+    "interrupts", "fitting", "calibration",
 ]  # fmt: skip
 """From the ground up: a room imports only from itself and from rooms before it."""
 

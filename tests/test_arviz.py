@@ -1,6 +1,7 @@
 """Draws that ArviZ understands: names, axes, log likelihood, attributes, files."""
 
 import arviz as az
+import equinox as eqx
 import jax.numpy as jnp
 import matplotlib
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 import xarray
 
 import relbo
+from handmade import full_normals, posterior_of
+from helpers import quick_settings
 from relbo import arviz_export
 
 matplotlib.use("Agg")
@@ -30,7 +33,7 @@ def schools(errors, effects=None):
 @pytest.fixture(scope="module")
 def posterior():
     target = relbo.from_numpyro(schools, ERRORS, effects=EFFECTS)
-    return relbo.fit(target, max_components=1, progress_bar=False)
+    return relbo.fit(target, max_components=1, **quick_settings())
 
 
 @pytest.fixture(scope="module")
@@ -81,22 +84,24 @@ def test_attributes_say_how_it_was_made_and_how_good_it_is(posterior, data):
 
 
 def test_importance_resampling_corrects_the_mixture():
-    """A standard normal fitted exactly by nothing: the mixture is a fit to a nearby target, the weights mend it."""
-    shifted = relbo.from_log_density(lambda x, c: -0.5 * jnp.sum((x - c) ** 2), jnp.zeros(1), args=(jnp.zeros(1),))
-    posterior = relbo.fit(shifted, max_components=1, progress_bar=False)
-    moved = relbo.from_log_density(shifted.function, jnp.zeros(1), args=(jnp.full(1, 0.7),))
-    mended = relbo.to_arviz(_for_target(posterior, moved), num_draws=4000, importance_resampled=True)
+    """A standard normal, found for one target and judged by another: the weights mend it, or that is too far away."""
+    standard = posterior_of(full_normals([[0.0]], [[[1.0]]], [1.0]), bowl_at(0.0))
+
+    def judged_by(target):
+        return eqx.tree_at(lambda p: p.booster.target, standard, target)
+
+    mended = relbo.to_arviz(judged_by(bowl_at(0.7)), num_draws=4000, importance_resampled=True)
     assert abs(float(mended.posterior["z"].mean()) - 0.7) < 0.1
-    far = relbo.from_log_density(shifted.function, jnp.zeros(1), args=(jnp.full(1, 9.0),))
     with pytest.raises(ValueError, match="needs k-hat below"):
-        relbo.to_arviz(_for_target(posterior, far), importance_resampled=True)
+        relbo.to_arviz(judged_by(bowl_at(9.0)), importance_resampled=True)
 
 
-def _for_target(posterior, target):
-    """The same mixture, judged against another target."""
-    import equinox as eqx
+def bowl_at(center):
+    return relbo.from_log_density(bowl, jnp.zeros(1), args=(jnp.full(1, center),))
 
-    return eqx.tree_at(lambda p: p.booster.target, posterior, target)
+
+def bowl(x, center):
+    return -0.5 * jnp.sum((x - center) ** 2)
 
 
 def test_bad_input(posterior):

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import relbo
-from helpers import TWO_MODES, Known, mean_is, within
+from helpers import TWO_MODES, Known, mean_is, target_of, two_modes_posterior, within
 from relbo.diagnostics import Measurements, diagnosis_of, modes_of, psis
 from relbo.diagnostics.defensive import Heavy, Heights, uncovered
 from relbo.diagnostics.estimates import balanced, weigh, worth
@@ -24,12 +24,12 @@ FAR_MODES = Known(np.array([0.3, 0.7]), np.array([[-9.0], [8.0]]), np.array([[[0
 
 @pytest.fixture(scope="module")
 def posterior():
-    return relbo.fit(TWO_MODES.target(), seed=0, progress_bar=False, family="mean_field_normal")
+    return two_modes_posterior()
 
 
 @pytest.fixture(scope="module")
 def one_component():
-    return relbo.fit(TWO_MODES.target(), max_components=1, progress_bar=False, family="mean_field_normal")
+    return relbo.fit(target_of("two_modes"), max_components=1, progress_bar=False)
 
 
 def test_diagnose_measures_the_known_truth(posterior):
@@ -55,7 +55,7 @@ def test_one_component_for_two_modes_has_not_converged(one_component):
 
 
 def test_a_missed_mode_is_found_and_weighed():
-    posterior = relbo.fit(FAR_MODES.target(), max_components=1, progress_bar=False, family="mean_field_normal")
+    posterior = relbo.fit(FAR_MODES.target(), max_components=1, progress_bar=False)
     assert len(modes_of(posterior)) == 1
     found = relbo.diagnose(posterior, num_draws=4000)
     missed = 0.3 if posterior.locations[0, 0] > 0 else 0.7

@@ -21,7 +21,6 @@ def test_every_example_is_tested():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
-@pytest.mark.xdist_group("stan")
 @pytest.mark.slow
 def test_eight_schools_through_four_doors():
     posteriors = load("eight_schools").main(quick=True)

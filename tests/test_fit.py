@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 import relbo
-from helpers import CORRELATED, GRID, TWO_MODES, integrate, within
+from helpers import (
+    CORRELATED,
+    GRID,
+    TWO_MODES,
+    Known,
+    integrate,
+    quick_settings,
+    target_of,
+    two_modes_posterior,
+    within,
+)
 
 SMALL = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=8)),
@@ -20,12 +30,12 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def target():
-    return TWO_MODES.target()
+    return target_of("two_modes")
 
 
 @pytest.fixture(scope="module")
-def posterior(target):
-    return relbo.fit(target, seed=0, progress_bar=False)
+def posterior():
+    return two_modes_posterior()
 
 
 def same(one: relbo.Posterior, other: relbo.Posterior) -> bool:
@@ -54,7 +64,7 @@ def test_same_seed_same_bits(target, posterior):
 
 
 def test_a_continued_fit_equals_an_uninterrupted_one(target):
-    settings = {"seed": 3, "stop": (), "progress_bar": False, "min_improvement": -np.inf, **SMALL}
+    settings = {"seed": 3, "stop": (), "progress_bar": False, "min_improvement": -np.inf}
     short = relbo.fit(target, max_components=2, **settings)
     resumed = relbo.fit(target, start=short, seed=3, stop=(), max_components=4, progress_bar=False)
     assert same(resumed, relbo.fit(target, max_components=4, **settings))
@@ -142,8 +152,8 @@ def test_ctrl_c_returns_what_there_is(target):
 
 
 def test_one_component_is_enough_where_it_is():
-    target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2 / 4.0), jnp.zeros(1))
-    posterior = relbo.fit(target, progress_bar=False)
+    twice_the_same = Known(np.array([0.3, 0.7]), np.ones((2, 1)), np.full((2, 1, 1), 2.0), 0.0)
+    posterior = relbo.fit(twice_the_same.target(), progress_bar=False)
     assert posterior.num_components == 1
     assert [record.accepted for record in posterior.trace] == [True, False, False]
 
@@ -153,7 +163,7 @@ def test_draws_are_named_and_constrained():
         return -params["rate"] + 3 * jnp.log(params["rate"]) - 0.5 * jnp.sum((params["mu"] - 2.0) ** 2)
 
     target = relbo.from_log_density(log_density, {"mu": jnp.zeros((2, 1)), "rate": 1.0}, supports={"rate": "positive"})
-    posterior = relbo.fit(target, max_components=1, progress_bar=False, **SMALL)
+    posterior = relbo.fit(target, max_components=1, **quick_settings())
     draws = posterior.sample(4000, seed=1)
     assert draws["mu"].shape == (4000, 2, 1) and draws["rate"].shape == (4000,)
     assert (draws["rate"] > 0).all()
@@ -164,11 +174,13 @@ def test_draws_are_named_and_constrained():
         posterior.log_prob(unconstrained[:, :2])
 
 
-def test_nan_draws_are_counted_and_end_the_fit_with_what_it_has():
-    def broken(x):
-        return jnp.where(x[0] > 0.3, jnp.nan, -0.5 * jnp.sum(x**2))
+def cut(x, limit, beyond):
+    """A standard normal below the limit; beyond it, something else."""
+    return jnp.where(x[0] > limit, beyond, -0.5 * jnp.sum(x**2))
 
-    target = relbo.from_log_density(broken, jnp.zeros(1))
+
+def test_nan_draws_are_counted_and_end_the_fit_with_what_it_has():
+    target = relbo.from_log_density(cut, jnp.zeros(1), args=(np.float32(0.3), np.float32(np.nan)))
     posterior = relbo.fit(target, progress_bar=False, stop=(), max_components=3, min_improvement=-np.inf, **SMALL)
     assert posterior.trace[0].num_nan > 0
     assert posterior.trace[-1].nan_fraction > 0.1
@@ -177,22 +189,20 @@ def test_nan_draws_are_counted_and_end_the_fit_with_what_it_has():
 
 
 def test_regions_of_zero_density_are_legal():
-    def half(x):
-        return jnp.where(x[0] < 0, -jnp.inf, -0.5 * jnp.sum(x**2))
-
-    target = relbo.from_log_density(half, jnp.ones(1))
+    target = relbo.from_log_density(cut, -jnp.ones(1), args=(np.float32(0.0), np.float32(-np.inf)))
     posterior = relbo.fit(target, progress_bar=False, max_components=2, **SMALL)
     # Of the mixture restricted to the half line, so at most log sqrt(pi / 2); Monte Carlo error is in the estimate.
     assert posterior.elbo.value - 4 * posterior.elbo.std_err < 0.5 * np.log(np.pi / 2)
     assert posterior.trace[-1].num_zero > 0
 
 
+def improper(params, rising):
+    return -0.5 * params["a"] ** 2 + rising * params["b"]
+
+
 @pytest.mark.parametrize("rising", [0.0, 1.0])
 def test_an_improper_target_is_refused(rising):
-    def improper(params):
-        return -0.5 * params["a"] ** 2 + rising * params["b"]
-
-    target = relbo.from_log_density(improper, {"a": 0.0, "b": 1.0})
+    target = relbo.from_log_density(improper, {"a": 0.0, "b": 1.0}, args=(np.float32(rising),))
     with pytest.raises(ValueError, match="improper: it does not fall off in the direction of b"):
         relbo.fit(target, progress_bar=False)
 
@@ -264,5 +274,5 @@ def test_wrong_types_say_what_to_do():
 def test_silent_when_not_a_terminal(target, capfd):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        relbo.fit(target, max_components=1, **SMALL)
+        relbo.fit(target, max_components=1)
     assert capfd.readouterr() == ("", "")

@@ -66,7 +66,7 @@ def cache(tmp_path_factory):
     return str(tmp_path_factory.mktemp("compiled"))
 
 
-@pytest.mark.parametrize(("name", "seed"), [("lean", 0), ("default", 3)])
+@pytest.mark.parametrize(("name", "seed"), [("lean", 0), pytest.param("default", 3, marks=pytest.mark.slow)])
 def test_killed_fits_resume_to_the_same_bits(name, seed, tmp_path, cache):
     rng = np.random.default_rng(seed)
     (tmp_path / "whole").mkdir()

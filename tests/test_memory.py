@@ -14,7 +14,7 @@ import pytest
 import relbo
 from relbo._compiled import temporary_bytes
 from relbo.ascent import GradientAscent, NaturalAscent
-from relbo.boosting import FIRST_CAPACITY
+from relbo.budgets import FEW
 from relbo.families import resolve_family
 from relbo.memory import as_bytes, points_at_once
 from relbo.mixture import empty_mixture
@@ -147,7 +147,7 @@ def test_what_the_programs_take():
     at_once = points_at_once(target, memory)
     points = np.zeros((48, target.dim), np.float32)
     args = (KEY, points, points[:, 0], np.ones(48, bool))
-    nothing = empty_mixture(resolve_family("normal", target.dim), target.dim, FIRST_CAPACITY, target.dtype)
+    nothing = empty_mixture(resolve_family("normal", target.dim), target.dim, FEW.capacity, target.dtype)
 
     def walks(whole, key, points, widths, own):
         return walk.__wrapped__(key, whole, points, widths, own)
@@ -226,7 +226,7 @@ def test_one_point_too_many():
 def test_mixtures_that_cannot_fit():
     target = relbo.from_log_density(lambda z: -jnp.sum(z**2), jnp.zeros(20_000))
     with pytest.raises(
-        ValueError, match=r"32 components of 1\.6 GB each in 20,000 dimensions.*max_memory is 8 GB.*mean_f"
+        ValueError, match=r"8 components of 1\.6 GB each in 20,000 dimensions.*max_memory is 8 GB.*mean_f"
     ):
         relbo.make_booster(target, family="full_normal", max_memory="8GB")
     with pytest.raises(ValueError, match=r'dense affine map in 20,000 dim.*precondition="low_rank"'):

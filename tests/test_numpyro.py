@@ -175,7 +175,7 @@ def test_new_data_of_the_same_shape_compile_nothing():
         mu = numpyro.sample("mu", dist.Normal(0, scale))
         numpyro.sample("y", dist.Normal(mu, 1), obs=y)
 
-    settings = {"max_components": 2, "seed": 0, "progress_bar": False}
+    settings = {"max_components": 2, "seed": 0, **quick_settings()}
     first = relbo.from_numpyro(counted, np.ones(4), 3)
     relbo.fit(first, **settings)
     before = traces

@@ -16,7 +16,7 @@ from pytensor.compile.ops import as_op
 from scipy import special
 
 import relbo
-from helpers import mean_is
+from helpers import mean_is, quick_settings
 from pymc_models import MODELS, X, Y, as_point, censored, lkj, minibatches, potential, quiet_pytensor, regression
 from relbo.targets import AbstractTarget, as_target, from_pymc
 from relbo.targets.pymc_ops import erfcx, jax_backend
@@ -228,5 +228,5 @@ def test_fit_takes_the_model_itself():
     """A normal posterior, whose mean is known."""
     with pm.Model() as model:
         pm.Normal("y", X @ pm.Normal("beta", shape=3), 1.0, observed=Y)
-    posterior = relbo.fit(model, max_components=2, progress_bar=False)
+    posterior = relbo.fit(model, max_components=1, **quick_settings())
     assert mean_is(posterior.sample(2000)["beta"], np.linalg.solve(X.T @ X + np.eye(3), X.T @ Y))

@@ -11,8 +11,6 @@ import pytest
 from relbo.targets import from_stan
 from relbo.targets.stan.build import build, cache_folder
 
-pytestmark = pytest.mark.xdist_group("stan")  # one process, so that no program is compiled twice at once
-
 
 @pytest.fixture
 def fake_compiler(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import relbo
+from helpers import quick_settings
 from relbo.posterior import Posterior
 from relbo.storage.container import FORMAT, pack, unpack
 from relbo.storage.files import read, to_bytes
@@ -22,7 +23,8 @@ from relbo.storage.targets import decode_target, encode_target
 from relbo.targets.stored import Labels, StoredTarget
 
 FAST = {"stop": (), "max_components": 2}
-ONE = {"max_components": 1, "precondition": "none", "refine": False}
+BARE = {"max_components": 1, "precondition": "none", "refine": False}
+ONE = {**quick_settings(), "max_components": 1}
 
 
 def log_density(params):
@@ -169,7 +171,7 @@ def test_the_structure_of_parameters_survives(example, tmp_path):
 )  # fmt: skip
 @pytest.mark.slow
 def test_every_setting_survives(given, tmp_path, target):
-    posterior = relbo.fit(target, **{**ONE, **given})
+    posterior = relbo.fit(target, **{**BARE, **given})
     relbo.save(posterior, tmp_path / "fit.relbo", num_draws=0)
     loaded = relbo.load(tmp_path / "fit.relbo", target=target)
     assert jax.tree.structure(loaded.booster) == jax.tree.structure(posterior.booster)

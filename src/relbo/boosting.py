@@ -21,13 +21,15 @@ from jaxtyping import Array, Key, PyTree
 
 from relbo._compiled import compiled, host_split, start_compiling
 from relbo.ascent import AbstractAscent, NaturalAscent
+from relbo.budgets import FEW, budget
 from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
-from relbo.mixture import SLOTS, Mixture, empty_mixture
+from relbo.mixture import Mixture, empty_mixture
 from relbo.objectives import (
     ELBO,
     AbstractEstimator,
     AbstractObjective,
+    Comparison,
     Evaluation,
     compare,
 )
@@ -37,8 +39,6 @@ from relbo.steps import AbstractStep, WeightUpdate
 from relbo.targets import AbstractTarget, limited
 from relbo.trace import Record
 
-FIRST_CAPACITY = 32
-"""Slots of a mixture until they are full; then twice as many."""
 _POLISH_ROUNDS = 5
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
@@ -72,7 +72,7 @@ class Booster(eqx.Module):
     preconditioner: Preconditioner
     min_improvement: float = 1e-4
     """Nats by which a component must improve the mixture to be kept; -inf keeps them all."""
-    num_measure: int = eqx.field(static=True, default=16384)
+    num_measure: int = eqx.field(static=True, default=FEW.measure_draws)
     """Draws, over all slots, for ELBO, gap and the test whether a component is kept."""
     points_at_once: int | None = eqx.field(static=True, default=None)
     """At how many points the target is evaluated side by side; None for no limit."""
@@ -90,8 +90,8 @@ class Booster(eqx.Module):
         map_key, first_key, mode_key, measure_key = host_split(key, 4)
         target, evaluations = find_map(map_key, self.limited_target(), self.preconditioner, self.estimator)
         mixture, num_nan, first_evaluations = self._first(first_key, target)
-        modes, modes_evaluations = self._find_modes(mode_key, target)
-        measured = self._measure(measure_key, target, mixture, mixture, _some_component(mixture)).elbo
+        modes, modes_evaluations = self.find_modes(mode_key, target)
+        measured = self.measure(measure_key, target, mixture, mixture, _some_component(mixture)).elbo
         evaluations += first_evaluations + modes_evaluations + self._measure_evaluations(mixture, mixture)
         elbo_now = measured.estimate.to_host()
         if not np.isfinite(elbo_now.value):
@@ -109,7 +109,7 @@ class Booster(eqx.Module):
         keys = host_split(key, 5)
         iteration = np.asarray(state.iteration + 1, np.int32)
         old, slot = _with_room(state.mixture)
-        modes, evaluations = self._find_modes(keys[0], state.target) if state.explore else (state.modes, 0)
+        modes, evaluations = self.find_modes(keys[0], state.target) if state.explore else (state.modes, 0)
         proposal = self.oracle.propose(keys[1], state.target, old, modes, self.objective, self.estimator, iteration)
         update, memory, new = _weigh(
             keys[2], self.step_rule, state.target, old, proposal.params, slot, iteration, state.memory
@@ -119,7 +119,7 @@ class Booster(eqx.Module):
             new, refine_nan = _refine(keys[3], self.refinement, state.target, new, self.estimator)
             num_nan.append(refine_nan)
             evaluations += _ascent_evaluations(self.refinement, new)
-        seen = self._measure(keys[4], state.target, old, new, proposal.params)
+        seen = self.measure(keys[4], state.target, old, new, proposal.params)
         improvement = seen.improvement.to_host()
         gap, objective = seen.gap.estimate.to_host(), proposal.objective.to_host()
         accepted = bool(improvement.value > self.min_improvement)
@@ -132,7 +132,7 @@ class Booster(eqx.Module):
             memory,
             seen.elbo.estimate.to_host() if accepted else state.elbo,
             state.iteration + 1,
-            not accepted or gap.value > _FAR,
+            bool(not accepted or gap.value > _FAR),
         )
         kind = self.step_rule.kinds[int(update.kind)]
         args = (float(update.step_size), improvement, gap, objective, seen.elbo, num_nan, evaluations, begun)
@@ -153,7 +153,7 @@ class Booster(eqx.Module):
             ascent = self.refinement.annealed(round_index)
             new, more = _refine(jax.random.fold_in(key, round_index), ascent, state.target, new, self.estimator)
             num_nan.append(more)
-        seen = self._measure(key, state.target, state.mixture, new, _some_component(new))
+        seen = self.measure(key, state.target, state.mixture, new, _some_component(new))
         improvement = seen.improvement.to_host()
         accepted = bool(improvement.value > 0)
         after = eqx.tree_at(lambda s: s.mixture, state, new if accepted else state.mixture)
@@ -163,6 +163,24 @@ class Booster(eqx.Module):
         evaluations += self._measure_evaluations(state.mixture, new)
         args = (after, "polish", accepted, 0.0, improvement, None, None, seen.elbo, num_nan, evaluations, begun)
         return after, self._record(*args)
+
+    def measure(self, key: Key[Array, ""], target: Whitened, old: Mixture, new: Mixture, params: PyTree) -> Comparison:
+        """ELBO of `new`, improvement over `old`, and the gap of `old` at the component `params`, with their errors.
+
+        The one program that measures, in iterations and in `diagnose`. Where nothing is proposed, `params` is any
+        component, and its gap is not read.
+        """
+        return _measure(key, target, old, new, params, self._num_each(old))
+
+    def find_modes(self, key: Key[Array, ""], target: Whitened) -> tuple[PyTree, int]:
+        """Components at modes of the target, to start the oracle from, and the evaluations spent on finding them.
+
+        None, for nothing, where the oracle wants no such starts.
+        """
+        starts = self.oracle.starts
+        if not starts.num_modes:
+            return None, 0
+        return find_modes(key, target, self.family, starts), mode_evaluations(target, starts)
 
     def limited_target(self) -> AbstractTarget:
         """The target, never evaluated at more points at once than memory allows."""
@@ -192,29 +210,18 @@ class Booster(eqx.Module):
         ascent = self.first_ascent
         mixture = _nothing(self.family, target)
         if isinstance(self.refinement, NaturalAscent) and self.preconditioner.kind != "none":
-            alone = np.where(np.arange(FIRST_CAPACITY) == 0, 0.0, -np.inf).astype(target.dtype)
+            alone = np.where(np.arange(mixture.capacity) == 0, 0.0, -np.inf).astype(target.dtype)
             mixture = eqx.tree_at(lambda m: m.log_weights, mixture, jax.device_put(alone))
             mixture, num_nan = _refine(key, self.refinement, target, mixture, self.estimator)
             return mixture, num_nan, _ascent_evaluations(self.refinement, mixture)
         mixture, num_nan = _first(key, ascent, target, mixture, self.estimator)
         return mixture, num_nan, ascent.num_steps * ascent.num_draws
 
-    def _measure(self, key, target: Whitened, old: Mixture, new: Mixture, params: PyTree):
-        """The one program that measures. Where nothing is proposed, `params` is any component, its gap not read."""
-        return _measure(key, target, old, new, params, self._num_each(old))
-
     def _num_each(self, mixture: Mixture) -> int:
         return max(2, self.num_measure // mixture.capacity)
 
     def _measure_evaluations(self, old: Mixture, new: Mixture) -> int:
         return self._num_each(old) * (_num_active(old) + _num_active(new) + old.capacity // 2)
-
-    def _find_modes(self, key, target: Whitened) -> tuple[PyTree, int]:
-        """Starts at modes, if the oracle wants any, and the evaluations spent."""
-        starts = self.oracle.starts
-        if not starts.num_modes:
-            return None, 0
-        return find_modes(key, target, self.family, starts), mode_evaluations(target, starts)
 
     def _record(
         self, state, kind, accepted, step_size, improvement, gap, objective, measured: Evaluation, num_nan,
@@ -258,7 +265,7 @@ def _some_component(mixture: Mixture) -> PyTree:
 
 @partial(compiled, runs_once=True)
 def _nothing(family, target):
-    return empty_mixture(family, target.dim, FIRST_CAPACITY, target.dtype)
+    return empty_mixture(family, target.dim, budget(target.dim).capacity, target.dtype)
 
 
 def _num_active(mixture: Mixture) -> int:
@@ -267,7 +274,8 @@ def _num_active(mixture: Mixture) -> int:
 
 def _ascent_evaluations(ascent: AbstractAscent, mixture: Mixture) -> int:
     """Of a refinement, which works on slots by the group and skips empty groups."""
-    return math.ceil(_num_active(mixture) / SLOTS) * SLOTS * ascent.num_steps * ascent.num_draws
+    at_once = budget(mixture.dim).slots_at_once
+    return math.ceil(_num_active(mixture) / at_once) * at_once * ascent.num_steps * ascent.num_draws
 
 
 @compiled

@@ -15,6 +15,7 @@ import jax
 
 from relbo._warn import warn
 from relbo.boosting import Booster, State
+from relbo.budgets import budget
 from relbo.estimate import Estimate
 from relbo.interrupts import Terminated, interruption_in, terminable
 from relbo.mixture import Mixture
@@ -72,7 +73,7 @@ def fit(
     limit = _checked_limit(max_components)
     target = as_target(target)
     booster = _checked_booster(target, start, settings)
-    rules = [*_checked_rules(stop), MaxComponents(limit), MaxIterations(3 * limit + 10)]
+    rules = [*_checked_rules(stop, target.dim), MaxComponents(limit), MaxIterations(3 * limit + 10)]
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
         run = _Run(booster, rules, operator.index(seed), best_by, file)
@@ -170,7 +171,7 @@ class _Run:
             state = dataclasses.replace(state, memory=jax.tree.unflatten(shape, leaves) if fits else fresh)
         num_modes = 0 if state.modes is None else jax.tree.leaves(state.modes)[0].shape[0]
         if num_modes != booster.oracle.starts.num_modes:
-            modes, _ = booster._find_modes(jax.random.fold_in(self.key, _MODES_KEY), whitened)
+            modes, _ = booster.find_modes(jax.random.fold_in(self.key, _MODES_KEY), whitened)
             state = dataclasses.replace(state, modes=modes)
         self.state = dataclasses.replace(state, target=whitened)
         self.records = [record for record in start.trace if record.kind != "polish"]
@@ -327,9 +328,9 @@ def _checked_limit(max_components: int | None) -> int:
     return max_components
 
 
-def _checked_rules(stop) -> list[AbstractStop]:
+def _checked_rules(stop, dim: int) -> list[AbstractStop]:
     if stop is None:
-        return [GapBelow(), Stalled()]
+        return [GapBelow(), Stalled(min_improvement=budget(dim).min_gain)]
     rules = [stop] if isinstance(stop, AbstractStop) else list(stop)
     for rule in rules:
         if not isinstance(rule, AbstractStop):

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from relbo._compiled import temporary_bytes
-from relbo.families import AbstractFamily, Cholesky, LocationScale, Normal
+from relbo.families import DENSE_LIMIT, AbstractFamily, Cholesky, LocationScale, Normal
 from relbo.mixture import empty_mixture
 from relbo.targets import PLENTY, AbstractTarget
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _DEFAULT = 10**9  # more at once is no faster
+_DRAWS = 2 * 10**9  # what measured draws may take a quarter of
 _COPIES = 6  # of a mixture, in a refinement: old, new, position, base, curvature, and what is computed from them
 _RUNNERS = 7  # of the race for the affine map
 
@@ -50,9 +51,13 @@ def device_memory() -> int:
 
 
 def points_at_once(target: AbstractTarget, max_memory: int | None) -> int | None:
-    """How many points fit, a power of two; None where nothing need be limited (and then nothing is compiled)."""
+    """How many points fit, a power of two; None where nothing need be limited (and then nothing is compiled).
+
+    In few dimensions the length of the data tells whether to look. In many, a point may cost far more than a number for
+    each row: a product of two factors has as many as their matrix.
+    """
     guess = target.points_at_once
-    if max_memory is None and guess >= PLENTY:
+    if max_memory is None and guess >= PLENTY and target.dim <= DENSE_LIMIT:
         return None
     memory = min(_DEFAULT, device_memory() // 4) if max_memory is None else max_memory
     shared, each = _cost(target)
@@ -115,7 +120,7 @@ def affordable_draws(num_draws: int, dim: int, dtype, max_memory: int | None) ->
 
     What is measured draws two and a half times as often (see `objectives.compare`), and each draw exists twice.
     """
-    memory = device_memory() if max_memory is None else max_memory
+    memory = min(_DRAWS, device_memory()) if max_memory is None else max_memory
     affordable = memory / 4 / (5 * dim * np.dtype(dtype).itemsize)
     return max(1, num_draws // 2 ** max(0, int(np.ceil(np.log2(num_draws / affordable)))))
 

@@ -16,9 +16,6 @@ from relbo.families import AbstractFamily
 CHUNK = 1024
 """How many points are evaluated at once where a whole sample goes through: memory stays bounded."""
 
-SLOTS = 8
-"""How many slots are worked on at once where a mixture's own components move: those without any active are skipped."""
-
 _CHUNK_NUMBERS = 2**22
 
 

@@ -6,19 +6,23 @@ the points before them are Pathfinder's candidates, which matter where the mode 
 hierarchical model). Each runs a short natural-gradient ascent, and the best ELBO wins.
 """
 
+import functools
 from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float, Key
 
 from relbo._compiled import compiled, host_split
 from relbo.ascent import GradientAscent, NaturalAscent, kept_steps, lbfgs_evaluations, lbfgs_path, map_walks
-from relbo.ascent.curvature import laplace_factor
+from relbo.ascent.curvature import laplace_factor, softest
+from relbo.budgets import FEW, budget
 from relbo.choices import choose_name
 from relbo.families import DENSE_LIMIT, Box, Cholesky, Diagonal, LocationScale, LocationScaleParams, LowRank, Normal
+from relbo.families.scale import LowRankParams
 from relbo.mixture import empty_mixture, map_chunks
 from relbo.objectives import ELBO, AbstractEstimator
 from relbo.targets import AbstractTarget, AbstractWrapper, anchored
@@ -27,10 +31,11 @@ from relbo.targets.minibatch import Anchored
 _BOX = Box(loc=1e12, log_scale=27.0)  # a component of the race that ends here has run away
 _KINDS = ("auto", "dense", "low_rank", "diagonal", "none")
 _WALK_STEPS = 100
-_NUM_WALKS = 48  # as many as the oracle's modes by default, so that both run the same programs
 _KEPT = 4
-_NUM_CURVED = 4
 _SCORE_DRAWS = 64
+_TILTS = (1.0, 0.5, 0.0)
+_SOFTEST = 1e-4  # the least curvature that a tilt believes
+_NEAR = 0.1  # standard deviations between the gradients whose difference is a curvature
 _ANCHORINGS = 2
 """A walk on a minibatch ends sqrt(N / n) posterior widths from the mode; anchored there, the next one ends near it."""
 
@@ -40,7 +45,7 @@ class Preconditioner(eqx.Module):
 
     kind: str = eqx.field(static=True, default="auto")
     num_steps: int = eqx.field(static=True, default=200)
-    num_draws: int = eqx.field(static=True, default=32)
+    num_draws: int = eqx.field(static=True, default=FEW.ascent_draws)
 
     def __check_init__(self):
         choose_name("precondition", self.kind, _KINDS)
@@ -117,31 +122,38 @@ def find_map(
         num_path += more
     draws = settings.num_draws if estimator.needs_gradient else max(256, 8 * target.dim)
     target = anchored(target, runners[0][-1])
-    ascent = NaturalAscent(settings.num_steps, draws)
+    ascent = NaturalAscent(settings.num_steps, draws, step_size=budget(target.dim).step_size)
     scale = Cholesky() if isinstance(start.family.scale, Cholesky) else Diagonal()
     family = LocationScale(Normal(), scale, _BOX)
-    winner = _race(race_key, target, family, ascent, estimator, runners)
+    winner, best = _race(race_key, target, family, ascent, estimator, runners)
     evaluations = num_path + runners[0].shape[0] * (settings.num_steps * draws + _SCORE_DRAWS)
+    if target.dim > DENSE_LIMIT and estimator.needs_gradient:
+        slow, first = _slow_ascent(), tuple(part[:1] for part in runners)
+        other, score = _race(race_key, target, family, slow, estimator, first)
+        winner = other if score > best else winner
+        evaluations += slow.num_steps * slow.num_draws + _SCORE_DRAWS
     check_proper(target, family, winner)
     whitened = Whitened(anchored(target, winner.loc), family, winner)
     if isinstance(start.family.scale, LowRank):
-        tilt = GradientAscent(num_steps=1000, num_draws=16)
-        whitened = _tilted(low_rank_key, whitened, tilt, estimator)
-        evaluations += tilt.num_steps * tilt.num_draws
+        draws = settings.num_draws if estimator.needs_gradient else 0
+        whitened = _tilted(low_rank_key, whitened, draws)
+        evaluations += 2 * draws * _tilt_steps(target.dim) + len(_TILTS) * _SCORE_DRAWS
     return whitened, evaluations
 
 
 def _scale_of(kind, dim):
     if kind == "auto":
         kind = "dense" if dim <= DENSE_LIMIT else "low_rank"
-    return {"dense": Cholesky(), "low_rank": LowRank(), "diagonal": Diagonal(), "none": Diagonal()}[kind]
+    return {"dense": Cholesky(), "low_rank": LowRank(budget(dim).rank), "diagonal": Diagonal(), "none": Diagonal()}[
+        kind
+    ]
 
 
 def _runners(key, target, differentiable):
     """Locations and factors of the normals that start the race, and the evaluations spent."""
     dim = target.dim
-    widths = np.asarray([1.0, 0.1, 10.0], target.dtype)
-    points = np.repeat(np.asarray(target.initial)[:1], 3, axis=0)
+    widths = np.asarray([1.0, 0.1, 10.0][: budget(dim).num_widths], target.dtype)
+    points = np.repeat(np.asarray(target.initial)[:1], len(widths), axis=0)
     if not differentiable:
         return (points, np.repeat(widths[:, None], dim, axis=1)), 0
     locs, factors, cost = _curved(key, identity_map(target, "dense" if dim <= DENSE_LIMIT else "diagonal"))
@@ -159,27 +171,29 @@ def _curved(key, target: Whitened):
     those at an end.
     """
     walk_key, score_key = host_split(key, 2)
-    initial = np.asarray(target.target.initial)[:_NUM_WALKS]
-    num_around = _NUM_WALKS - initial.shape[0]
+    # As many as the oracle's modes by default, so that both run the same programs.
+    num_walks, num_curved = budget(target.dim).num_walks, budget(target.dim).num_curved
+    initial = np.asarray(target.target.initial)[:num_walks]
+    num_around = num_walks - initial.shape[0]
     centers = np.concatenate([initial, np.repeat(initial[:1], num_around, axis=0)])
     log_widths = np.append(np.full(initial.shape[0], -np.inf), np.full(num_around, -1.0)).astype(target.dtype)
-    own = np.ones(_NUM_WALKS, bool)
+    own = np.ones(num_walks, bool)
     paths = np.asarray(walk(walk_key, target, centers, log_widths, own))
     if target.dim > DENSE_LIMIT:
         ends = paths[:, -1]
         heights = np.asarray(_heights(target, ends))
-        best = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")[:_NUM_CURVED]
-        return initial[0] + ends[best], None, walk_evaluations(_NUM_WALKS)
-    points = paths[: _NUM_WALKS // _KEPT].reshape(_NUM_WALKS, target.dim)
+        best = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")[:num_curved]
+        return initial[0] + ends[best], None, walk_evaluations(num_walks)
+    points = paths[: num_walks // _KEPT].reshape(num_walks, target.dim)
     factors, scores = (np.asarray(part) for part in curvature(score_key, target, points))
     scores = np.where(np.isfinite(scores), scores, -np.inf)
-    at_end = np.arange(_NUM_WALKS) % _KEPT == _KEPT - 1
-    best = np.argsort(-scores, kind="stable")[: _NUM_CURVED - 1]
+    at_end = np.arange(num_walks) % _KEPT == _KEPT - 1
+    best = np.argsort(-scores, kind="stable")[: num_curved - 1]
     chosen = np.append(best, np.argmax(np.where(at_end, scores, -np.inf)))
     usable = np.isfinite(scores[chosen])
     locs = initial[0] + np.where(usable[:, None], points[chosen], 0.0).astype(target.dtype)
     factors = np.where(usable[:, None, None], factors[chosen], np.eye(target.dim, dtype=target.dtype))
-    return locs, factors, walk_evaluations(_NUM_WALKS) + curvature_evaluations(_NUM_WALKS, target.dim)
+    return locs, factors, walk_evaluations(num_walks) + curvature_evaluations(num_walks, target.dim)
 
 
 @partial(compiled, runs_once=True)
@@ -242,7 +256,7 @@ def curvature_evaluations(num: int, dim: int) -> int:
 
 @partial(compiled, runs_once=True)
 def _race(key, target, family, ascent, estimator, runners):
-    """Run every runner, and return the parameters of the best."""
+    """Run every runner, and return the parameters of the best, and its ELBO."""
     run_key, score_key = jax.random.split(key)
     nothing = empty_mixture(family, target.dim, 1, target.dtype)
     params = jax.vmap(family.init)(*runners)
@@ -254,23 +268,77 @@ def _race(key, target, family, ascent, estimator, runners):
 
     now = target.subsample(score_key)
     scores = jax.vmap(score)(params)
-    best = jnp.argmax(jnp.where(jnp.isfinite(scores), scores, -jnp.inf))
-    return jax.tree.map(lambda leaf: leaf[best], params)
+    scores = jnp.where(jnp.isfinite(scores), scores, -jnp.inf)
+    best = jnp.argmax(scores)
+    return jax.tree.map(lambda leaf: leaf[best], params), scores[best]
+
+
+@functools.cache
+def _slow_ascent() -> GradientAscent:
+    """Two thousand small steps of Adam. In many dimensions, where natural steps with a diagonal scale follow the target
+    into the nearest valley, a wide normal that shrinks slowly often ends in a better one."""
+    # A short memory (b2): the first gradients, of a normal that is far too wide, are huge.
+    optimizer = optax.adam(optax.cosine_decay_schedule(0.1, 2000, alpha=0.01), b2=0.99)
+    return GradientAscent(2000, 2, optimizer=optimizer)
 
 
 @partial(compiled, runs_once=True)
-def _tilted(key, whitened, ascent, estimator):
-    """Low rank + diagonal: a low-rank normal fitted in the diagonally whitened coordinates, composed with them."""
-    family = LocationScale(Normal(), LowRank(), Box())
+def _tilted(key, whitened, num_draws):
+    r"""Low rank + diagonal: the diagonal map stretched along the directions in which the target is wider than it.
+
+    In the diagonally whitened coordinates the mean curvature $P$ of $-\log p$ under the fitted normal has a diagonal of
+    ones. An eigenvalue $\lambda < 1$ costs $(\lambda - 1 - \log \lambda) / 2$ nats, all of which stretching by
+    $\lambda^{-1/2}$ along its eigenvector wins back. Where $p$ is not normal that may be too much, so half of it (in
+    the exponent) and nothing compete, by their ELBOs.
+    """
     dim, dtype = whitened.dim, whitened.dtype
-    start = jax.tree.map(lambda leaf: leaf[None], family.init(jnp.zeros(dim, dtype), jnp.ones(dim, dtype)))
-    nothing = empty_mixture(family, dim, 1, dtype)
-    fitted = ascent.improve(key, whitened, nothing, ELBO(), estimator, start, jnp.asarray(0)).params
-    fitted = jax.tree.map(lambda leaf: leaf[0], fitted)
-    outer = whitened.params.scale
-    scale = eqx.tree_at(lambda s: s.log_diag, fitted.scale, fitted.scale.log_diag + outer)
-    params = LocationScaleParams(whitened.unwhiten(fitted.loc), scale, ())
-    return Whitened(whitened.target, LocationScale(Normal(), LowRank(), _BOX), params)
+    rank = min(budget(dim).rank, dim)
+    curve_key, score_key = jax.random.split(key)
+    now = whitened.subsample(key)
+    noise = jax.random.normal(score_key, (_SCORE_DRAWS, dim), dtype)
+    if num_draws:
+        values, vectors = softest(_mean_curvature(curve_key, now, num_draws), dim, rank, _tilt_steps(dim), dtype)
+    else:
+        values, vectors = jnp.ones(rank, dtype), jnp.zeros((dim, rank), dtype)
+    widths = jnp.maximum(1.0, 1 / jnp.sqrt(jnp.maximum(jnp.abs(values), _SOFTEST)))
+    family = LocationScale(Normal(), LowRank(rank), _BOX)
+
+    def member(power):
+        tilt = vectors * jnp.sqrt(widths**power - 1)
+        return LocationScaleParams(jnp.zeros(dim, dtype), LowRankParams(jnp.zeros(dim, dtype), tilt), ())
+
+    def score(power):
+        one = member(power)
+        heights = jax.vmap(lambda e: now.log_density(family.transport(one, e)))(noise)
+        return jnp.mean(heights) + family.scale.log_det(one.scale)
+
+    powers = jnp.asarray(_TILTS, dtype)
+    scores = jax.vmap(score)(powers)
+    best = powers[jnp.argmax(jnp.where(jnp.isfinite(scores), scores, -jnp.inf))]
+    scale = LowRankParams(whitened.params.scale, member(best).scale.tilt)
+    return Whitened(whitened.target, family, LocationScaleParams(whitened.params.loc, scale, ()))
+
+
+def _tilt_steps(dim: int) -> int:
+    """Lanczos steps: a few for every direction sought, and some more."""
+    return min(dim, 3 * budget(dim).rank + 20)
+
+
+def _mean_curvature(key, target, num_draws):
+    """The product of a vector with the mean of -hess log p over draws of the standard normal."""
+    half = jax.random.normal(key, ((num_draws + 1) // 2, target.dim), target.dtype)
+    points = jnp.concatenate([half, -half])
+    slope = jax.grad(target.log_density)
+
+    def times(vector):
+        if target.twice_differentiable:
+            along = jax.vmap(lambda at: jax.jvp(slope, (at,), (vector,))[1])(points)
+        else:
+            both = jax.vmap(slope)(jnp.concatenate([points + _NEAR * vector, points - _NEAR * vector]))
+            along = (both[: len(points)] - both[len(points) :]) / (2 * _NEAR)
+        return -jnp.mean(jnp.where(jnp.isfinite(along), along, 0.0), axis=0)
+
+    return times
 
 
 def check_proper(target: AbstractTarget, family: LocationScale, params: LocationScaleParams) -> None:

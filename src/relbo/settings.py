@@ -7,36 +7,19 @@ from typing import Any
 import equinox as eqx
 
 from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
-from relbo.boosting import FIRST_CAPACITY, Booster
+from relbo.boosting import Booster
+from relbo.budgets import Budget, budget
 from relbo.choices import choose_name, choose_object
 from relbo.families import AbstractFamily, resolve_family
 from relbo.families.natural import has_geometry
 from relbo.memory import affordable_draws, as_bytes, check_size, points_at_once
 from relbo.objectives import ESTIMATORS, RELBO, AbstractEstimator, AbstractObjective, FiniteStep
-from relbo.oracles import (
-    AbstractOracle,
-    AscentOracle,
-    GradientOracle,
-    JointOracle,
-    LaplaceOracle,
-    NaturalOracle,
-    Starts,
-)
+from relbo.oracles import AbstractOracle, AscentOracle, GradientOracle, JointOracle, LaplaceOracle, Starts
 from relbo.precondition import Preconditioner
 from relbo.steps import STEPS, AbstractStep
 from relbo.targets import as_target
 
 OBJECTIVES: dict[str, AbstractObjective] = {"finite_step": FiniteStep(), "relbo": RELBO()}
-ORACLES: dict[str, AbstractOracle] = {
-    "natural": NaturalOracle(),
-    "gradient": GradientOracle(),
-    "laplace": LaplaceOracle(),
-    "joint": JointOracle(),
-}
-REFINEMENTS: dict[str, AbstractAscent] = {
-    "natural": NaturalAscent(),
-    "gradient": GradientAscent(num_steps=200, learning_rate=0.02),
-}
 _FULL_DATA_DRAWS = 2048  # with minibatches what is measured still uses all data, so on fewer draws
 _SCORE_DRAWS = 256  # per component and step: values carry far less than gradients
 
@@ -67,29 +50,31 @@ def make_booster(
     target = as_target(target)
     memory = None if max_memory is None else as_bytes(max_memory)
     chosen_family = resolve_family(family, target.dim)
+    afford = budget(target.dim)
     natural = "natural" if has_geometry(chosen_family) else "gradient"
     chosen_estimator = _estimator(target, estimator)
-    chosen_oracle = choose_object("oracle", oracle or natural, ORACLES, AbstractOracle)
+    chosen_oracle = choose_object("oracle", oracle or natural, _oracles(afford), AbstractOracle)
     if refine is True or refine is False or refine is None:
-        refinement = REFINEMENTS[natural] if refine else None
+        refinement = _refinements(afford)[natural] if refine else None
     else:
-        refinement = choose_object("refine", refine, REFINEMENTS, AbstractAscent)
+        refinement = choose_object("refine", refine, _refinements(afford), AbstractAscent)
     if isinstance(chosen_oracle, LaplaceOracle) and not target.differentiable:
         raise ValueError('oracle="laplace" needs gradients, and this target has none. Use oracle="natural".')
-    first = _first_ascent(chosen_oracle, natural)
+    first = _first_ascent(chosen_oracle, natural, afford)
     if not chosen_estimator.needs_gradient:
         chosen_oracle, refinement, first = _with_more_draws((chosen_oracle, refinement, first))
     chosen_oracle.check(chosen_family)
     for ascent in (first, refinement):
         if ascent is not None:
             ascent.check(chosen_family)
-    preconditioner = precondition if isinstance(precondition, Preconditioner) else Preconditioner(precondition)
-    check_size(chosen_family, target.dim, target.dtype, FIRST_CAPACITY, preconditioner.kind == "dense", memory)
+    if not isinstance(precondition, Preconditioner):
+        precondition = Preconditioner(precondition, num_draws=afford.ascent_draws)
+    check_size(chosen_family, target.dim, target.dtype, afford.capacity, precondition.kind == "dense", memory)
     if num_measure is None:
-        num_measure = _FULL_DATA_DRAWS if target.subsamples else Booster.num_measure
+        num_measure = _FULL_DATA_DRAWS if target.subsamples else afford.measure_draws
     elif isinstance(num_measure, bool) or not isinstance(num_measure, int) or num_measure < 64:
         raise ValueError(f"num_measure must be an integer of at least 64, got {num_measure!r}.")
-    chosen_step = choose_object("step", step, STEPS, AbstractStep)
+    chosen_step = choose_object("step", step, _steps(afford), AbstractStep)
     chosen_step.check(chosen_family)
     if min_improvement is None:
         min_improvement = 1e-4 if chosen_step.monotone else -math.inf
@@ -102,7 +87,7 @@ def make_booster(
         estimator=chosen_estimator,
         first_ascent=first,
         refinement=refinement,
-        preconditioner=preconditioner,
+        preconditioner=precondition,
         min_improvement=min_improvement,
         num_measure=affordable_draws(num_measure, target.dim, target.dtype, memory),
         points_at_once=points_at_once(target, memory),
@@ -141,13 +126,41 @@ def _estimator(target, estimator) -> AbstractEstimator:
     return chosen
 
 
-def _first_ascent(oracle: AbstractOracle, kind: str) -> AbstractAscent:
+def _oracles(afford: Budget) -> dict[str, AbstractOracle]:
+    starts = Starts(afford.num_residual, afford.num_walks, afford.num_initial, num_draws=afford.start_draws)
+    return {
+        "natural": AscentOracle(ascent=_natural(afford), num_restarts=afford.num_restarts, starts=starts),
+        "gradient": GradientOracle(
+            num_draws=min(16, afford.ascent_draws), num_restarts=min(4, afford.num_restarts), starts=starts
+        ),
+        "laplace": LaplaceOracle(num_restarts=min(8, 2 * afford.num_restarts), starts=starts),
+        "joint": JointOracle(),
+    }
+
+
+def _refinements(afford: Budget) -> dict[str, AbstractAscent]:
+    gradient = GradientAscent(num_steps=200, num_draws=min(16, afford.ascent_draws), learning_rate=0.02)
+    return {"natural": _natural(afford), "gradient": gradient}
+
+
+def _natural(afford: Budget) -> NaturalAscent:
+    return NaturalAscent(num_draws=afford.ascent_draws, step_size=afford.step_size)
+
+
+def _steps(afford: Budget) -> dict[str, AbstractStep]:
+    def thrifty(step):
+        return dataclasses.replace(step, num_draws=min(step.num_draws, afford.weight_draws))
+
+    return {name: thrifty(step) for name, step in STEPS.items()}
+
+
+def _first_ascent(oracle: AbstractOracle, kind: str, afford: Budget) -> AbstractAscent:
     """The first component is fitted as the oracle fits those that follow, if it climbs."""
     if isinstance(oracle, AscentOracle):
         return oracle.ascent
     if isinstance(oracle, JointOracle):
         return GradientAscent(oracle.num_steps, oracle.num_draws, oracle.learning_rate)
-    return NaturalAscent() if kind == "natural" else GradientAscent()
+    return _natural(afford) if kind == "natural" else GradientAscent(num_draws=min(16, afford.ascent_draws))
 
 
 def _with_more_draws(parts):

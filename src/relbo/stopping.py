@@ -5,6 +5,7 @@ from abc import abstractmethod
 
 import equinox as eqx
 
+from relbo.budgets import FEW
 from relbo.trace import Record
 
 
@@ -46,7 +47,7 @@ class Stalled(AbstractStop):
     """
 
     patience: int = 5
-    min_improvement: float = 5e-4
+    min_improvement: float = FEW.min_gain
 
     def reason(self, records):
         last = [record for record in records[-self.patience :] if record.improvement is not None]

@@ -29,3 +29,29 @@ def _gradient_differences(function, point):
     both = jnp.stack([point + jnp.diag(width), point - jnp.diag(width)])
     forward, backward = jax.vmap(jax.vmap(jax.grad(function)))(both)
     return (forward - backward) / (2 * width[:, None])
+
+
+def softest(times, dim: int, num: int, num_steps: int, dtype) -> tuple[Float[Array, " num"], Float[Array, "dim num"]]:
+    """The `num` smallest eigenvalues of a symmetric matrix, known by its product `times` a vector, and eigenvectors.
+
+    By Lanczos' method with full orthogonalisation, twice over, so that it stands in float32.
+    """
+
+    def body(carry, index):
+        basis, vector, last, length = carry
+        basis = basis.at[index].set(vector)
+        image = times(vector)
+        diagonal = image @ vector
+        rest = image - diagonal * vector - length * last
+        for _ in range(2):
+            rest = rest - basis.T @ (basis @ rest)
+        new_length = jnp.linalg.norm(rest)
+        following = rest / jnp.maximum(new_length, jnp.finfo(dtype).tiny)
+        return (basis, following, vector, new_length), (diagonal, new_length)
+
+    first = jnp.cos(2.39996 * jnp.arange(dim, dtype=dtype) ** 2 / dim + jnp.arange(dim, dtype=dtype))
+    zeros = jnp.zeros(dim, dtype)
+    start = (jnp.zeros((num_steps, dim), dtype), first / jnp.linalg.norm(first), zeros, jnp.zeros((), dtype))
+    (basis, *_), (diagonal, lengths) = jax.lax.scan(body, start, jnp.arange(num_steps))
+    values, vectors = jnp.linalg.eigh(jnp.diag(diagonal) + jnp.diag(lengths[:-1], 1) + jnp.diag(lengths[:-1], -1))
+    return values[:num], basis.T @ vectors[:, :num]

@@ -22,8 +22,9 @@ from relbo.ascent.base import (
     proposal_residual,
     step_weights,
 )
+from relbo.budgets import budget
 from relbo.families.natural import geometry_of, has_geometry, natural_step
-from relbo.mixture import SLOTS, map_chunks
+from relbo.mixture import map_chunks
 
 _MIN_FINITE = 0.5  # a smaller share of finite draws is a broken position
 _NOISE_SIGMAS = 6.0  # a fall of the objective by this many standard errors is a bad step
@@ -81,7 +82,8 @@ class NaturalAscent(AbstractAscent):
             def statistics(noise_and_one):
                 return _statistics(noise_and_one[0], mixture.family, estimator, noise_and_one[1], residual, weight)
 
-            seen = map_chunks(statistics, (self._noise(step_key, walk.params), walk.params), SLOTS, now.active)
+            slots = (self._noise(step_key, walk.params), walk.params)
+            seen = map_chunks(statistics, slots, budget(target.dim).slots_at_once, now.active)
             moved = self._move(mixture.family, walk, seen, index, check_fall=False)
             moved = choose(now.active, moved, walk)
             rate = jnp.minimum(self._rate(index), 1.0).astype(log_weights.dtype)

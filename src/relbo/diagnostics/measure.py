@@ -184,7 +184,7 @@ def _gap(oracle_key, gap_key, posterior: Posterior, modes: NewModes) -> Estimate
     )
     candidates = [proposal.params] + ([jax.tree.map(lambda leaf: leaf[0], modes.members)] if modes.any else [])
     target = judged(posterior)
-    gaps = [booster._measure(gap_key, target, mixture, mixture, params).gap.estimate.to_host() for params in candidates]
+    gaps = [booster.measure(gap_key, target, mixture, mixture, params).gap.estimate.to_host() for params in candidates]
     return max(gaps, key=lambda gap: gap.value)
 
 

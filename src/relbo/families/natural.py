@@ -21,13 +21,13 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from relbo.families.base import AbstractFamily
 from relbo.families.location_scale import LocationScale, LocationScaleParams
 from relbo.families.noise import Normal
 from relbo.families.scale import Cholesky, Diagonal, to_tril
+from relbo.linalg import inverse_lower
 
 
 class AbstractGeometry(eqx.Module):
@@ -56,8 +56,8 @@ class FullGeometry(AbstractGeometry):
     def step_scale(self, scale_params, curvature):
         eye = jnp.eye(curvature.shape[0], dtype=curvature.dtype)
         growth = eye + curvature + 0.5 * curvature @ curvature
-        upper = jnp.linalg.cholesky(growth[::-1, ::-1])[::-1, ::-1]  # growth = upper @ upper.T
-        lower = to_tril(scale_params) @ solve_triangular(upper, eye, lower=False).T
+        reverse = jnp.linalg.cholesky(growth[::-1, ::-1])  # reversed both ways, growth = upper @ upper.T
+        lower = to_tril(scale_params) @ inverse_lower(reverse)[::-1, ::-1].T
         return jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower)))
 
 

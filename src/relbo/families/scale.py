@@ -8,8 +8,9 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
+
+from relbo.linalg import inverse_and_log_det, inverse_lower
 
 
 class AbstractScale(eqx.Module):
@@ -96,11 +97,11 @@ class LowRank(AbstractScale):
 
     def solve(self, params, offset):
         unscaled = jnp.exp(-params.log_diag) * offset
-        inner = jnp.linalg.inv(self._inner(params))
+        inner, _ = inverse_and_log_det(self._inner(params))
         return unscaled - params.tilt @ (inner @ (params.tilt.T @ unscaled))
 
     def log_det(self, params):
-        return jnp.sum(params.log_diag) + jnp.linalg.slogdet(self._inner(params))[1]
+        return jnp.sum(params.log_diag) + inverse_and_log_det(self._inner(params))[1]
 
     def resize(self, params, log_factor):
         return LowRankParams(params.log_diag + log_factor, params.tilt)
@@ -112,17 +113,22 @@ class LowRank(AbstractScale):
     def log_overlap(self, params, other, offset):
         # The sum of both covariances is D (I + V V') D, and with I + V' V = C C' the rest is of the size of V' V.
         log_diag = 0.5 * jnp.logaddexp(2 * params.log_diag, 2 * other.log_diag)
-        columns = jnp.concatenate([self._columns(params, log_diag), self._columns(other, log_diag)], axis=1)
-        inner = jnp.linalg.cholesky(jnp.eye(columns.shape[1], dtype=columns.dtype) + columns.T @ columns)
+        columns = jnp.concatenate(self._columns(params, other, log_diag), axis=1)
+        small = jnp.linalg.cholesky(jnp.eye(columns.shape[1], dtype=columns.dtype) + columns.T @ columns)
         noise = jnp.exp(-log_diag) * offset
-        known = solve_triangular(inner, columns.T @ noise, lower=True)
-        log_det = jnp.sum(log_diag) + jnp.sum(jnp.log(jnp.diagonal(inner)))
+        known = inverse_lower(small) @ (columns.T @ noise)
+        log_det = jnp.sum(log_diag) + jnp.sum(jnp.log(jnp.diagonal(small)))
         return _log_normal(noise, log_det) + 0.5 * jnp.sum(known**2)
 
-    def _columns(self, params, log_diag):
-        """V with A A' = D_A^2 + D V V' D: of (I + U U')^2 = I + U (2 I + U'U) U', the second part, scaled."""
-        root = jnp.linalg.cholesky(self._inner(params) + jnp.eye(params.tilt.shape[1], dtype=params.tilt.dtype))
-        return jnp.exp(params.log_diag - log_diag)[:, None] * (params.tilt @ root)
+    def _columns(self, params, other, log_diag):
+        """V of each with A A' = D_A^2 + D V V' D: of (I + U U')^2 = I + U (2 I + U'U) U', the second part, scaled.
+
+        One factorisation for both (see `linalg`).
+        """
+        both = jnp.stack([self._inner(params), self._inner(other)])
+        roots = jnp.linalg.cholesky(both + jnp.eye(both.shape[1], dtype=both.dtype))
+        pairs = zip((params, other), roots, strict=True)
+        return [jnp.exp(one.log_diag - log_diag)[:, None] * (one.tilt @ root) for one, root in pairs]
 
     def _inner(self, params):
         return jnp.eye(params.tilt.shape[1], dtype=params.tilt.dtype) + params.tilt.T @ params.tilt
@@ -139,8 +145,7 @@ class Cholesky(AbstractScale):
 
     def solve(self, params, offset):
         # The explicit inverse is computed once when this is vmapped over points, and leaves one matrix product.
-        lower = to_tril(params)
-        return solve_triangular(lower, jnp.eye(lower.shape[0], dtype=lower.dtype), lower=True) @ offset
+        return inverse_lower(to_tril(params)) @ offset
 
     def log_det(self, params):
         return jnp.sum(jnp.diagonal(params))
@@ -155,10 +160,10 @@ class Cholesky(AbstractScale):
 
     def log_overlap(self, params, other, offset):
         # A A' + B B' = A (I + M M') A' with M = A^-1 B: what is factorised has no eigenvalue below one.
-        lower = to_tril(params)
-        ratio = solve_triangular(lower, to_tril(other), lower=True)
-        sum_factor = jnp.linalg.cholesky(jnp.eye(lower.shape[0], dtype=lower.dtype) + ratio @ ratio.T)
-        noise = solve_triangular(sum_factor, solve_triangular(lower, offset, lower=True), lower=True)
+        inverse = inverse_lower(to_tril(params))
+        ratio = inverse @ to_tril(other)
+        sum_factor = jnp.linalg.cholesky(jnp.eye(ratio.shape[0], dtype=ratio.dtype) + ratio @ ratio.T)
+        noise = inverse_lower(sum_factor) @ (inverse @ offset)
         return _log_normal(noise, self.log_det(params) + jnp.sum(jnp.log(jnp.diagonal(sum_factor))))
 
 

@@ -38,7 +38,9 @@ class AscentOracle(AbstractOracle):
         return Proposal(jax.tree.map(lambda leaf: leaf[best], found.params), value, found.num_nan)
 
     def num_evaluations(self, mixture):
-        return self.num_restarts * self.ascent.num_steps * self.ascent.num_draws + pool_evaluations(self.starts)
+        return self.num_restarts * self.ascent.num_steps * self.ascent.num_draws + pool_evaluations(
+            self.starts, mixture.dim
+        )
 
 
 def NaturalOracle(  # reads as the class that it builds

@@ -19,11 +19,12 @@ from jaxtyping import Array, Float, PyTree
 from relbo._compiled import compiled
 from relbo.ascent.base import improved, masked_mean, masked_std_err
 from relbo.ascent.gradient import default_optimizer, guarded_update
+from relbo.budgets import budget
 from relbo.estimate import Estimate
 from relbo.objectives.estimators import combine
 from relbo.objectives.evaluate import log_density
 from relbo.oracles.base import AbstractOracle, Proposal
-from relbo.oracles.starts import POOL_DRAWS, Starts, best_starts, mixture_draws, pool_evaluations
+from relbo.oracles.starts import Starts, best_starts, mixture_draws, pool_evaluations
 
 _LARGEST_LOGIT = 12.0  # weights below 1e-5, or that near to one, are of no use
 
@@ -60,7 +61,7 @@ class JointOracle(AbstractOracle):
 
     def num_evaluations(self, mixture):
         moved = self.num_restarts * self.num_steps * self.num_draws
-        return moved + pool_evaluations(self.starts) + POOL_DRAWS
+        return moved + pool_evaluations(self.starts, mixture.dim) + budget(mixture.dim).pool_draws
 
     def ascend(self, key, target, mixture, estimator, draws, params: PyTree, iteration):
         """Each of a stack of components with its ELBO, and the weights that were found with them."""

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from relbo._compiled import compiled
 from relbo.ascent import lbfgs_evaluations, lbfgs_paths
 from relbo.ascent.curvature import laplace_factor
+from relbo.budgets import budget
 from relbo.estimate import from_draws
 from relbo.families import DENSE_LIMIT
 from relbo.oracles.base import AbstractOracle, Proposal
-from relbo.oracles.starts import POOL_DRAWS, Starts, best_starts, mixture_draws, pool_evaluations, score
+from relbo.oracles.starts import Starts, best_starts, mixture_draws, pool_evaluations, score
 
 _FINAL_DRAWS = 256
 
@@ -43,8 +44,8 @@ class LaplaceOracle(AbstractOracle):
         return Proposal(one, from_draws(values), jnp.sum(jnp.isnan(chosen.log_p)))
 
     def num_evaluations(self, mixture):
-        final = POOL_DRAWS + 2 * self.num_restarts * _FINAL_DRAWS
-        return pool_evaluations(self.starts) + lbfgs_evaluations(self.num_restarts, self.num_steps) + final
+        final = budget(mixture.dim).pool_draws + 2 * self.num_restarts * _FINAL_DRAWS
+        return pool_evaluations(self.starts, mixture.dim) + lbfgs_evaluations(self.num_restarts, self.num_steps) + final
 
     def _walk(self, target, mixture, params):
         def residual(point):

@@ -22,24 +22,23 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from relbo._compiled import compiled, host_split
 from relbo.ascent.base import masked_mean
+from relbo.budgets import FEW, budget
 from relbo.families import DENSE_LIMIT
 from relbo.mixture import Mixture, after, map_chunks
 from relbo.precondition import Whitened, curvature, curvature_evaluations, scattered, walk, walk_evaluations
 
 _LOG_STEPS = np.log(2.0) * -np.arange(1, 13)  # gamma from 1/2 to 2^-12
 _INFLATION = 1.5
-POOL_DRAWS = 1024
-"""Draws of the mixture, over all slots, against which starts are scored."""
 
 
 class Starts(eqx.Module):
     """How many starts of each kind the pool holds, and how many draws score each."""
 
-    num_residual: int = eqx.field(static=True, default=24)
-    num_modes: int = eqx.field(static=True, default=48)
-    num_initial: int = eqx.field(static=True, default=8)
+    num_residual: int = eqx.field(static=True, default=FEW.num_residual)
+    num_modes: int = eqx.field(static=True, default=FEW.num_walks)
+    num_initial: int = eqx.field(static=True, default=FEW.num_initial)
     num_random: int = eqx.field(static=True, default=0)
-    num_draws: int = eqx.field(static=True, default=32)
+    num_draws: int = eqx.field(static=True, default=FEW.start_draws)
 
     def __check_init__(self):
         if self.size < 1:
@@ -48,6 +47,11 @@ class Starts(eqx.Module):
     @property
     def size(self) -> int:
         return self.num_residual + self.num_modes + self.num_initial + self.num_random
+
+    @property
+    def needs_no_choice(self) -> bool:
+        """Whether the pool is one start, known before anything is drawn from the mixture."""
+        return self.size == 1 and not self.num_residual
 
 
 def find_modes(key: Key[Array, ""], target: Whitened, family, starts: Starts) -> PyTree:
@@ -102,7 +106,13 @@ def mode_evaluations(target: Whitened, starts: Starts) -> int:
 
 
 def start_pool(
-    key: Key[Array, ""], target: Whitened, mixture: Mixture, starts: Starts, modes: PyTree, draws: "Draws", iteration
+    key: Key[Array, ""],
+    target: Whitened,
+    mixture: Mixture,
+    starts: Starts,
+    modes: PyTree,
+    draws: "Draws | None",
+    iteration,
 ) -> PyTree:
     """All starts, stacked. `draws` are draws of the mixture; over the iterations all initial points have their turn."""
 
@@ -110,7 +120,7 @@ def start_pool(
         return mixture.family.init(point, jnp.ones_like(point))
 
     parts = [modes] if starts.num_modes else []
-    if starts.num_residual:
+    if starts.num_residual and draws is not None:
         parts.append(_residual_starts(key, target, mixture, starts.num_residual, draws))
     if starts.num_initial:
         turn = (iteration * starts.num_initial + jnp.arange(starts.num_initial)) % target.target.initial.shape[0]
@@ -121,9 +131,11 @@ def start_pool(
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
-def pool_evaluations(starts: Starts) -> int:
+def pool_evaluations(starts: Starts, dim: int) -> int:
     """Evaluations of making and scoring a pool (values only)."""
-    return starts.size * starts.num_draws + (2 if starts.num_residual else 1) * POOL_DRAWS
+    if starts.needs_no_choice:
+        return 0
+    return starts.size * starts.num_draws + (2 if starts.num_residual else 1) * budget(dim).pool_draws
 
 
 def _residual_starts(key, target, mixture, num, draws: "Draws"):
@@ -161,8 +173,8 @@ class Draws(eqx.Module):
 
 
 def mixture_draws(key: Key[Array, ""], target: Whitened, mixture: Mixture, known: Array | None = None) -> Draws:
-    """About `POOL_DRAWS` draws in all; those that are not finite get weight zero. See `mixture.after` for `known`."""
-    each = max(1, POOL_DRAWS // mixture.capacity)
+    """As many as the budget has; those not finite get weight zero. See `mixture.after` for `known`."""
+    each = max(1, budget(target.dim).pool_draws // mixture.capacity)
     points = mixture.sample_stratified(key, each).reshape(-1, target.dim)
     points = points if known is None else after(known, points)
     weights = jnp.repeat(jnp.exp(mixture.log_weights) / each, each)
@@ -217,6 +229,8 @@ def best_starts(keys, target: Whitened, mixture: Mixture, starts: Starts, modes:
     guide. `keys` are three: every split inside a program is a random generator more to compile.
     """
     pool_key, draw_key, score_key = keys
+    if starts.needs_no_choice:
+        return start_pool(pool_key, target, mixture, starts, modes, None, iteration)
     draws = mixture_draws(draw_key, target, mixture)
     pool = start_pool(pool_key, target, mixture, starts, modes, draws, iteration)
     gains = score(score_key, target, mixture, draws, pool, starts.num_draws).gain

@@ -1,54 +1,30 @@
-"""What may happen to a fit: nothing that was computed is lost, and the message says what happened and how to go on."""
+"""Checkpoints: a fit goes on where its file says, a foreign or damaged file is refused, a full disk costs no result."""
 
 import contextlib
 import errno
 import os
 import resource
-import signal
-import subprocess
-import sys
-import textwrap
-import warnings
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import relbo
-from fault_worker import LEAN, log_density
+from fault_worker import log_density
+from lean_fits import SETTINGS, interrupting, lean_target, same, undisturbed
+from relbo.ascent import GradientAscent
 from relbo.storage import container
 from relbo.storage.checkpoint import locked
 
-SETTINGS = {**LEAN, "seed": 3, "max_components": 8, "progress_bar": False}
 
-
-SMALL = {
-    "stop": (),
-    "min_improvement": -np.inf,
-    "precondition": "none",
-    "refine": False,
-    "family": "mean_field_normal",
-    "oracle": relbo.NaturalOracle(num_steps=5, num_draws=16, num_restarts=1, starts=relbo.Starts(num_modes=0)),
-}
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def target():
-    return relbo.from_log_density(log_density, jnp.zeros(1))
+    return lean_target()
 
 
-@pytest.fixture(scope="module")
-def whole(target):
-    return relbo.fit(target, **SETTINGS)
-
-
-def same(one: relbo.Posterior, other: relbo.Posterior) -> bool:
-    kept = [(posterior.mixture, posterior.state.mixture) for posterior in (one, other)]
-    return all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, kept), strict=True))
-
-
-# Checkpoints
+@pytest.fixture
+def whole():
+    return undisturbed()
 
 
 def test_a_finished_checkpoint_gives_its_result_and_goes_on_if_allowed(target, whole, tmp_path):
@@ -130,7 +106,8 @@ def test_numpy_numbers_and_infinite_scores_can_be_written(target, whole, tmp_pat
 
 
 def test_the_best_iterate_is_the_one_that_is_polished(target, tmp_path):
-    settings = {**SETTINGS, "refine": "gradient", "max_components": 3, "checkpoint": tmp_path / "fit.ckpt"}
+    short = {"refine": GradientAscent(num_steps=5, num_draws=4), "max_components": 3}
+    settings = {**SETTINGS, **short, "checkpoint": tmp_path / "fit.ckpt"}
     scores = iter([0.0, 1.0])
     posterior = relbo.fit(target, best_by=lambda posterior: next(scores, -1.0), **settings)
     assert posterior.num_components == 2 and posterior.trace[-1].kind == "polish"
@@ -174,7 +151,7 @@ def test_one_process_at_a_time(target, tmp_path):
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(target, whole, tmp_path, monkeypatch):
     path = tmp_path / "fit.ckpt"
-    monkeypatch.setattr(relbo.Booster, "step", _interrupting(relbo.Booster.step, 4))
+    monkeypatch.setattr(relbo.Booster, "step", interrupting(relbo.Booster.step, 4))
     with pytest.warns(UserWarning, match="Interrupted"):
         relbo.fit(target, checkpoint=path, **SETTINGS)
     monkeypatch.undo()
@@ -191,17 +168,21 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(target, whole, tmp_pa
         relbo.fit(target, checkpoint=path, **SETTINGS)
 
 
-def _interrupting(step, num: int, error=KeyboardInterrupt):
-    """`Booster.step` that is interrupted at its call number `num`, when its work is done but not yet handed over."""
-    calls = iter(range(1000))
+def test_every_iteration_is_written(target, tmp_path, monkeypatch):
+    lengths = []
+    write = container.os.replace
 
-    def interrupted(self, key, state):
-        found = step(self, key, state)
-        if next(calls) == num:
-            raise error
-        return found
+    def replace(old, new):
+        write(old, new)
+        if str(new).endswith("fit.ckpt"):
+            lengths.append(len(relbo.load(new).trace))
 
-    return interrupted
+    monkeypatch.setattr(container.os, "replace", replace)
+    relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **SETTINGS)
+    assert lengths == [1, 2, 3, 4, 5, 6, 7, 8, 8]
+
+
+# Killed while writing
 
 
 STEPS = ["open", "write", "fsync", "chmod", "link", "replace"]
@@ -289,190 +270,3 @@ def test_a_write_that_the_system_refuses(target, whole, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert os.listdir(tmp_path) == []
-
-
-# Interruptions
-
-
-@pytest.mark.parametrize("with_file", [True, False])
-def test_ctrl_c_keeps_what_there_is(with_file, target, whole, tmp_path, monkeypatch):
-    path = tmp_path / "fit.ckpt"
-    more = {"checkpoint": path} if with_file else {}
-    monkeypatch.setattr(relbo.Booster, "step", _interrupting(relbo.Booster.step, 3))
-    how = "the same call goes on" if with_file else r"fit\(target, start=posterior\)"
-    with pytest.warns(UserWarning, match=f"Interrupted: returning the posterior after 4 iterations.*{how}"):
-        part = relbo.fit(target, **SETTINGS, **more)
-    assert part.stop_reason == "it was interrupted" and len(part.trace) == 4
-    monkeypatch.undo()
-    if with_file:
-        assert same(relbo.fit(target, **SETTINGS, **more), whole)
-    else:
-        rest = {"seed": 3, "stop": (), "progress_bar": False}
-        assert same(relbo.fit(target, start=part, max_components=8, **rest), whole)
-
-
-def test_an_interruption_while_writing(target, whole, tmp_path, monkeypatch):
-    """The iteration whose writing was interrupted is written after all, and the message is true."""
-    path, calls, fsync = tmp_path / "fit.ckpt", iter(range(100)), os.fsync
-
-    def interrupted(handle):
-        if next(calls) == 6:  # of two a write: of the file, and of the folder
-            raise KeyboardInterrupt
-        fsync(handle)
-
-    monkeypatch.setattr(container.os, "fsync", interrupted)
-    with pytest.warns(UserWarning, match="after 4 iterations. The checkpoint .* holds it, too"):
-        part = relbo.fit(target, checkpoint=path, **SETTINGS)
-    assert len(part.trace) == len(relbo.load(path).trace) == 4
-    assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
-
-
-def test_warnings_as_errors_cost_no_result(target, monkeypatch, caplog):
-    monkeypatch.setattr(relbo.Booster, "step", _interrupting(relbo.Booster.step, 2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert len(relbo.fit(target, **SETTINGS).trace) == 3
-    assert "Interrupted: returning the posterior" in caplog.text
-
-
-def test_a_real_signal_inside_a_callback():
-    """JAX makes errors of its own of what is raised there; it is an interruption all the same."""
-    calls = {"num": 0, "limit": np.inf}
-
-    def density(z):
-        calls["num"] += len(z)
-        if calls["num"] > calls["limit"]:
-            calls["limit"] = np.inf
-            os.kill(os.getpid(), signal.SIGINT)
-            for _ in range(1000):
-                pass  # where Python looks for signals
-        return -0.5 * np.sum(z**2, axis=1)
-
-    target = relbo.from_callable(density, dim=1, batched=True, gradient=False)
-    settings = {**SMALL, "max_components": 6}
-    first = relbo.fit(target, **{**settings, "max_components": 1})
-    calls["num"], calls["limit"] = 0, first.num_evaluations + 30_000
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of the test runner ignores it
-    try:
-        with pytest.warns(UserWarning, match="^Interrupted: returning the posterior"):
-            assert relbo.fit(target, **settings).stop_reason == "it was interrupted"
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_ctrl_c_before_there_is_anything(target, monkeypatch):
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(relbo.Booster, "init", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        relbo.fit(target, **SETTINGS)
-
-
-@pytest.mark.parametrize("with_file", [True, False])
-def test_sigterm(with_file, tmp_path):
-    """With a checkpoint the process ends, as it was asked to; without, the script gets the posterior, to save it."""
-    script = f"""
-        import os, signal, sys, warnings
-        sys.path.insert(0, {os.path.dirname(__file__)!r})
-        import jax.numpy as jnp, relbo
-        from fault_worker import LEAN, log_density
-        step = relbo.Booster.step
-        def terminated(self, key, state):
-            if state.iteration == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return step(self, key, state)
-        relbo.Booster.step = terminated
-        target = relbo.from_log_density(log_density, jnp.zeros(1))
-        more = {{"checkpoint": "fit.ckpt"}} if {with_file} else {{}}
-        posterior = relbo.fit(target, seed=3, **(LEAN | {{"max_components": 8}}), **more)
-        print(len(posterior.trace), posterior.stop_reason)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert "Terminated (SIGTERM): returning the posterior after 4 iterations" in done.stderr
-    if with_file:
-        assert done.returncode == 128 + signal.SIGTERM and done.stdout == ""
-        assert len(relbo.load(tmp_path / "fit.ckpt").trace) == 4
-    else:
-        assert (done.returncode, done.stdout) == (0, "4 it was interrupted\n")
-
-
-# Models that break
-
-
-def test_a_log_density_that_raises_in_mid_fit(tmp_path, caplog):
-    calls = {"num": 0, "limit": np.inf}
-
-    def density(z):
-        calls["num"] += len(z)
-        if calls["num"] > calls["limit"]:
-            raise ZeroDivisionError("the simulator broke")
-        return -0.5 * np.sum(z**2, axis=1)
-
-    target = relbo.from_callable(density, dim=1, batched=True, gradient=False)
-    settings = {**SMALL, "max_components": 6}
-    first = relbo.fit(target, **{**settings, "max_components": 1})
-    calls["num"], calls["limit"] = 0, first.num_evaluations + 30_000
-    with pytest.warns(UserWarning, match="the simulator broke.*: returning the posterior after"):
-        posterior = relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **settings)
-    assert "the simulator broke" in posterior.stop_reason and "ZeroDivisionError" in caplog.text
-    assert 1 <= posterior.num_components < 6
-    with pytest.warns(UserWarning, match="holds no draws, because the model failed"):
-        relbo.save(posterior, tmp_path / "fit.relbo")
-    assert relbo.load(tmp_path / "fit.relbo").num_components == posterior.num_components
-    calls["limit"] = np.inf
-    assert relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **settings).num_components == 6
-
-
-def test_a_log_density_that_turns_nan_in_mid_fit():
-    calls = {"num": 0, "limit": np.inf}
-
-    def density(z):
-        calls["num"] += len(z)
-        return np.full(len(z), np.nan) if calls["num"] > calls["limit"] else -0.5 * np.sum(z**2, axis=1)
-
-    target = relbo.from_callable(density, dim=1, batched=True, gradient=False)
-    settings = {**SMALL, "max_components": 6}
-    first = relbo.fit(target, **{**settings, "max_components": 1})
-    calls["num"], calls["limit"] = 0, first.num_evaluations + 30_000
-    with pytest.warns(UserWarning, match="The fit stopped: .* NaN log density.*start=posterior"):
-        posterior = relbo.fit(target, **settings)
-    assert "NaN log density" in posterior.stop_reason
-    assert np.isfinite(np.asarray(posterior.sample(100))).all()
-    calls["limit"] = np.inf  # mended
-    assert relbo.fit(target, start=posterior, stop=(), max_components=6).num_components == 6
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_an_oracle_that_diverges(value, target):
-    """Its proposals are rejected, and the mixture stays what it was."""
-
-    class Wild(relbo.oracles.AscentOracle):
-        def propose(self, *args):
-            found = super().propose(*args)
-            return type(found)(jax.tree.map(lambda leaf: leaf * value, found.params), found.objective, found.num_nan)
-
-    oracle = LEAN["oracle"]
-    wild = Wild(ascent=oracle.ascent, num_restarts=1, starts=oracle.starts)
-    for step in ("fixed", "fully_corrective", "adaptive"):
-        posterior = relbo.fit(target, **{**SETTINGS, "oracle": wild, "step": step, "max_components": 3})
-        assert posterior.num_components == 1
-        assert np.isfinite(np.asarray(posterior.sample(100))).all()
-        assert not any(record.accepted for record in posterior.trace[1:])
-        assert "iterations were done" in posterior.stop_reason  # it is not the model that is broken
-
-
-def test_every_iteration_is_written(target, tmp_path, monkeypatch):
-    lengths = []
-    write = container.os.replace
-
-    def replace(old, new):
-        write(old, new)
-        if str(new).endswith("fit.ckpt"):
-            lengths.append(len(relbo.load(new).trace))
-
-    monkeypatch.setattr(container.os, "replace", replace)
-    relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **SETTINGS)
-    assert lengths == [1, 2, 3, 4, 5, 6, 7, 8, 8]

@@ -1,0 +1,250 @@
+"""The theory checked by experiment: Theorem 1, the duality gap, and the two failure modes of section 4."""
+
+import math
+
+import numpy as np
+
+from experiments import convergence, failures
+from experiments.report import Options, Report, Table
+from experiments.runs import Runs
+from experiments.theory_figure import draw
+
+_DRAWS = 1024
+_FIRST = 5  # from this iteration on exponents are fitted
+
+
+def run(options: Options, runs: Runs) -> Report:
+    curves, facts = run_convergence(options, runs)
+    fits = run_fits(options, runs)
+    tables = [
+        facts_table(facts),
+        curve_table(curves, facts),
+        exact_gap_table(curves),
+        gap_table(fits),
+        failure_table(fits),
+    ]
+    results = [
+        *({"part": "facts", "setting": name, **fact} for name, fact in facts.items()),
+        *({"part": "convergence", "setting": name, "variant": variant, **c} for (name, variant), c in curves.items()),
+        *({"part": "fits", "target": t, "system": s, "seed": seed, **fit} for (t, s, seed), fit in fits.items()),
+    ]
+    settings = {
+        "draws of the searching step rules, per component": _DRAWS,
+        "exponents fitted from iteration": _FIRST,
+        "targets of the fits (weights, locations, scales)": failures.TARGETS,
+    }
+    figure = draw(curves, facts, fits)
+    return Report("The theory, checked by experiment", settings, tables, results, figure, remarks(curves, fits))
+
+
+def run_convergence(options: Options, runs: Runs) -> tuple[dict, dict]:
+    """Curves by (setting, variant), and what is known of each setting."""
+    num_iterations = 8 if options.quick else 60
+    settings = convergence.settings()
+    variants = convergence.variants(_DRAWS)
+    if options.quick:
+        settings = {"1-d": settings["1-d"]}
+        variants = {name: variants[name] for name in ("fixed", "line_search")}
+    curves, facts = {}, {}
+    for name, setting in settings.items():
+        facts[name] = runs.once({"facts": setting.description}, lambda s=setting: convergence.facts(s))
+        for variant_name, variant in variants.items():
+            curves[name, variant_name] = runs.once(
+                {"curve": setting.description, "variant": repr(variant), "iterations": num_iterations},
+                lambda s=setting, v=variant, f=facts[name]: convergence.curve(s, v, num_iterations, f["best_kl"]),
+            )
+    return curves, facts
+
+
+def run_fits(options: Options, runs: Runs) -> dict:
+    """Whole fits by (target, system, seed)."""
+    num_iterations = 3 if options.quick else 20
+    targets, systems = list(failures.TARGETS), list(failures.SYSTEMS)
+    if options.quick:
+        targets, systems = ["symmetric modes", "one component"], ["fixed", "default"]
+    fits = {}
+    for target in targets:
+        for seed in options.seed_range(usual=5, quick=1):
+            for system in systems:
+                key = {"fit": failures.TARGETS[target], "system": system, "seed": seed, "iterations": num_iterations}
+                fits[target, system, seed] = runs.once(
+                    key, lambda t=target, s=system, n=seed: failures.fitted(t, s, n, num_iterations)
+                )
+    return fits
+
+
+def facts_table(facts: dict) -> Table:
+    rows = [
+        [name, fact["target"], fact["components"], fact["best_kl"], fact["best_gap"], fact["curvature"]]
+        for name, fact in facts.items()
+    ]
+    columns = ["setting", "target and components", "components", "f*, nats", "certified to", "C_f, nats"]
+    return Table("What is known exactly", columns, rows)
+
+
+def curve_table(curves: dict, facts: dict) -> Table:
+    rows = []
+    for (name, variant_name), curve in curves.items():
+        variant = convergence.variants(_DRAWS)[variant_name]
+        errors = np.array(curve["error"])
+        bound = convergence.theorem_bound(variant, errors[0], facts[name]["curvature"], len(errors) - 1)
+        own = curve["own_bound"]
+        rows.append(
+            [
+                name,
+                variant.label,
+                *(float(errors[t]) for t in (1, 5, 20, 60) if t < len(errors)),
+                *[""] * sum(t >= len(errors) for t in (1, 5, 20, 60)),
+                convergence.slope(curve["error"], _FIRST),
+                float(np.max(errors[1:] / bound[1:])),
+                "-" if own is None else float(np.max(errors[1:] / np.array(own[1:]))),
+            ]
+        )
+    columns = [
+        "setting", "variant", "h_1", "h_5", "h_20", "h_60", "exponent of t", "largest h_t / bound with C_f",
+        "largest h_t / bound with the curvature met",
+    ]  # fmt: skip
+    return Table(
+        "Theorem 1: primal error h_t = KL(q_t) - f*, nats; a bound holds where its ratio is below 1", columns, rows
+    )
+
+
+def exact_gap_table(curves: dict) -> Table:
+    """The lemma itself, and the gap that the loop records with the oracle's component."""
+    rows = []
+    for (name, variant_name), curve in curves.items():
+        variant = convergence.variants(_DRAWS)[variant_name]
+        errors, gaps = np.array(curve["error"]), np.array(curve["gap"])
+        certified = np.array(curve["recorded_gap"]) / variant.delta
+        std_err = np.array(curve["recorded_std_err"]) / variant.delta
+        above = errors > convergence.FLOOR
+        rows.append(
+            [
+                name,
+                variant.label,
+                f"{np.sum(gaps >= errors)} of {len(errors)}",
+                float(np.median(gaps[above] / errors[above])),
+                f"{np.sum(certified >= errors[:-1])} of {len(certified)}",
+                f"{np.sum(certified >= errors[:-1] - 2 * std_err)} of {len(certified)}",
+                float(np.median(np.abs(certified * variant.delta - gaps[:-1]))),
+            ]
+        )
+    columns = [
+        "setting", "variant", "exact gap >= h_t", "median exact gap / h_t", "recorded gap / delta >= h_t",
+        "recorded gap / delta >= h_t - 2 se", "median difference of recorded and exact gap, nats",
+    ]  # fmt: skip
+    return Table("The duality gap over the hull, by quadrature, and as the loop records it: iterates", columns, rows)
+
+
+def gap_table(fits: dict) -> Table:
+    """Recorded gaps of whole fits, whose oracles are not exact."""
+    rows = []
+    for target in dict.fromkeys(key[0] for key in fits):
+        for system, label in failures.SYSTEMS.items():
+            found = [failures.gap_points(fit) for key, fit in fits.items() if key[:2] == (target, system)]
+            if not found:
+                continue
+            kl, gap, std_err = np.concatenate(found).T
+            holds, large = gap >= kl - 2 * std_err, kl > 1e-3
+            rows.append(
+                [target, label, len(kl), _share(holds), int(large.sum()), _share(holds[large]),
+                 float(np.median((gap / kl)[large])) if large.any() else "-"]
+            )  # fmt: skip
+    columns = [
+        "target", "system", "iterates", "share with gap >= KL - 2 se", "of them with KL > 0.001", "share of these",
+        "median gap / KL of these",
+    ]  # fmt: skip
+    return Table("The duality gap that a fit records, with the component that its own oracle found", columns, rows)
+
+
+def failure_table(fits: dict) -> Table:
+    rows = []
+    for target in ("symmetric modes", "one component"):
+        for system, label in failures.SYSTEMS.items():
+            found = [fit for key, fit in fits.items() if key[:2] == (target, system)]
+            if not found:
+                continue
+            kls = [fit["kl"] for fit in found]
+            rows.append(
+                [
+                    target,
+                    label,
+                    spread([kl[0] for kl in kls]),
+                    spread([max(kl) for kl in kls]),
+                    spread([kl[-1] for kl in kls]),
+                    spread([failures.num_stuck(kl) for kl in kls]) if target == "symmetric modes" else "-",
+                    float(np.median([fit["components"][-1] for fit in found])),
+                ]
+            )
+    columns = [
+        "target", "system", "KL of the first component", "worst KL", "last KL", "iterations without progress",
+        "components",
+    ]  # fmt: skip
+    return Table(
+        "The failure modes of section 4: KL in nats, by quadrature; median over seeds (smallest to largest)",
+        columns,
+        rows,
+    )
+
+
+def remarks(curves: dict, fits: dict) -> list[str]:
+    exact_holds = all(np.all(np.array(curve["gap"]) >= np.array(curve["error"])) for curve in curves.values())
+    return [
+        "The curves are made by relbo's own loop and step rules with a custom oracle that tries every component of a "
+        "finite set by quadrature: an exact linear minimisation oracle. f* comes from an interior-point method and is "
+        "certified by its own duality gap.",
+        "C_f = max chi^2(s_i || s_j) over pairs of components (proof in experiments/hull.py). It is a worst case: it "
+        "grows like exp(distance^2), and is infinite as soon as one component has twice the variance of another, "
+        "however small the set of parameters. The curvature met on the way is far smaller, and the bound made from it "
+        "is of use.",
+        f"Line search shows the classical rate, an exponent near -1 ({_exponents(curves, 'line_search')}). The fixed "
+        f"step ends up faster than the theorem promises ({_exponents(curves, 'fixed')}), as is known of step sizes "
+        "that do not look at the function (Wirth, Kerdreux and Pokutta 2023). Errors of exponents are those of a "
+        "straight line through points taken for independent, which they are not.",
+        "With an oracle that returns the worst component of accuracy delta = 1/2 the delta form of the bound holds, "
+        "and a gap measured with its components is a certificate once it is divided by delta, as the paper says.",
+        "In these curves draws are spread evenly, so the loop's own standard errors, which take them for independent, "
+        "are too large; where h_t is below the difference in the last column, the record says nothing about it.",
+        "The hulls were chosen: scales nearly equal and locations within [-1, 1], so that C_f is finite and moderate. "
+        "A first 1-d setting, whose target was a mixture of two components of the hull and whose start was one of "
+        "them, was dropped: line search, away and pairwise steps solved it in one iteration, which tests no rate.",
+        "Away, pairwise and adaptive steps are shown beside; the theorem of the paper does not speak of them.",
+        f"The duality gap is at least the primal error at {'every iterate' if exact_holds else 'NOT every iterate'} "
+        "over the hull. In a whole fit the recorded gap is measured with the one component that the oracle found, and "
+        "the true gap is at least that: where the oracle maximises something else than the linear objective (the "
+        "entropy term of the RELBO, the finite step) or ends at a poor place, the record falls below the primal error. "
+        "With the paper's settings that is the usual case in one dimension, so a small recorded gap is no "
+        "certificate there; relbo's stopping rule therefore reads what an iteration improved, too. In two dimensions "
+        "the paper's oracle runs away until its steps end, and the gap recorded there is huge, true and useless.",
+        "Symmetric modes: with lambda = 1/sqrt(2) the RELBO's best component after the first is again a wide one in "
+        "the middle (panel d), so the first iterations change nothing until lambda has fallen. The finite-step "
+        "objective, which knows that the step is finite, has its maxima at the modes, but a lower one in the middle as "
+        "well, where one start may end: it cost the default an iteration in most of the fits.",
+        "How far the symmetric failure goes depends on the distance of the modes, and it passes as lambda falls. With "
+        "modes at -2 and 2 (four seeds, tried while this was designed) the paper's settings are not stuck: the second "
+        "component goes to a mode at once.",
+        "One component is enough: with q = p the residual is flat and the RELBO is lambda times the entropy, so the "
+        "oracle returns a component as wide as its steps allow, and the fixed step gives it a weight of 2/3. Line "
+        "search and full correction give it none. The default stops with one component.",
+        "KL values below 1e-6 are rounding of single precision.",
+    ]
+
+
+def _exponents(curves: dict, variant: str) -> str:
+    found = [f"{key[0]}: {convergence.slope(c['error'], _FIRST)}" for key, c in curves.items() if key[1] == variant]
+    return ", ".join(found)
+
+
+def spread(values: list[float]) -> str:
+    """Median and range; what is below the rounding of a KL is not told apart from zero."""
+    if max(np.abs(values)) < convergence.FLOOR:
+        return "0" if isinstance(values[0], int) else f"below {convergence.FLOOR:.0e}"
+    return f"{np.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+
+
+def _share(holds: np.ndarray) -> str:
+    """With its binomial standard error."""
+    if not len(holds):
+        return "-"
+    share = float(np.mean(holds))
+    return f"{share:.0%} +- {math.sqrt(share * (1 - share) / len(holds)):.0%}"

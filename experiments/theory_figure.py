@@ -1,0 +1,111 @@
+"""The figure of the theory's experiment: six panels."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments import convergence, failures
+
+_CURVES = {
+    "fixed": ("fixed step", "#E69F00", "-"),
+    "fixed_half": ("fixed step, $\\delta = 1/2$", "#E69F00", ":"),
+    "line_search": ("line search", "#56B4E9", "-"),
+    "fully_corrective": ("fully corrective", "#009E73", "-"),
+    "adaptive": ("adaptive", "#CC79A7", "-"),
+    "away": ("away", "#0072B2", "--"),
+    "pairwise": ("pairwise", "#999999", "--"),
+}
+_SYSTEMS = {"fixed": "#E69F00", "line_search": "#56B4E9", "fully_corrective": "#009E73", "default": "#D55E00"}
+_FLOOR = convergence.FLOOR
+_EDGES = (1e-6, 1e6)
+
+
+def draw(curves: dict, facts: dict, fits: dict) -> Figure:
+    figure = Figure(figsize=(11, 7.2), layout="constrained")
+    grid = figure.subplots(2, 3)
+    for axes, name in zip(grid[0], ("1-d", "2-d"), strict=False):
+        _draw_curves(axes, name, curves, facts)
+    _draw_gaps(grid[0, 2], curves, fits)
+    _draw_profiles(grid[1, 0])
+    _draw_fits(grid[1, 1], "symmetric modes", fits)
+    _draw_fits(grid[1, 2], "one component", fits)
+    titles = [
+        "primal error, 1-d", "primal error, 2-d", "duality gap and primal error", "symmetric modes: second component",
+        "symmetric modes", "one component is enough",
+    ]  # fmt: skip
+    for axes, letter, title in zip(grid.flat, "abcdef", titles, strict=True):
+        axes.set_title(f"$\\bf{{{letter}}}$  {title}", loc="left", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _draw_curves(axes, name: str, curves: dict, facts: dict):
+    if name not in facts:
+        axes.text(0.5, 0.5, "not in a quick run", transform=axes.transAxes, ha="center", color="0.5")
+        return
+    for variant, (label, colour, style) in _CURVES.items():
+        curve = curves.get((name, variant))
+        if curve is None:
+            continue
+        errors = np.maximum(curve["error"], _FLOOR)
+        steps = np.arange(len(errors)) + 1
+        axes.plot(steps, errors, color=colour, linestyle=style, linewidth=1.4, label=label)
+        if variant in ("fixed", "line_search"):
+            axes.plot(steps, curve["own_bound"], color=colour, linestyle=(0, (1, 1)), linewidth=2.6, alpha=0.4)
+        if variant == "fixed":
+            rule = convergence.variants(1)["fixed"]
+            bound = convergence.theorem_bound(rule, errors[0], facts[name]["curvature"], len(errors) - 1)
+            axes.plot(steps, bound, color="black", linestyle="--", linewidth=1.2)
+    axes.plot([], [], color="black", linestyle="--", linewidth=1.2, label="bound of Theorem 1")
+    axes.plot([], [], color="0.5", linestyle=(0, (1, 1)), linewidth=2.6, alpha=0.6, label="bound by the curvature met")
+    axes.set(xscale="log", yscale="log", xlabel="t + 1", ylabel="KL($q_t$ || p) - f*, nats")
+    axes.set(ylim=(_FLOOR, 5 * facts[name]["curvature"]))
+    if name == "1-d":
+        handles, labels = axes.get_legend_handles_labels()
+        where = {"loc": "outside upper left", "ncols": 5, "title": "a, b:", "alignment": "left"}
+        axes.figure.legend(handles, labels, frameon=False, fontsize=8, title_fontsize=8, handlelength=2.6, **where)
+
+
+def _draw_gaps(axes, curves: dict, fits: dict):
+    for curve in curves.values():
+        errors, gaps = np.array(curve["error"]), np.array(curve["gap"])
+        above = errors > convergence.FLOOR
+        axes.plot(errors[above], gaps[above], ".", color="0.35", markersize=3, alpha=0.6)
+    for (_, system, _), fit in fits.items():
+        kl, gap, _ = failures.gap_points(fit).T
+        axes.plot(
+            kl, np.clip(gap, 1.3 * _EDGES[0], _EDGES[1] / 1.3), "+", color=_SYSTEMS[system], markersize=5, alpha=0.7
+        )
+    axes.plot([1e-7, 1e3], [1e-7, 1e3], color="black", linewidth=1)
+    axes.plot([], [], ".", color="0.35", label="exact, over the hull (a, b)")
+    for system, label in failures.SYSTEMS.items():
+        axes.plot([], [], "+", color=_SYSTEMS[system], label=f"recorded: {label}")
+    axes.set(xscale="log", yscale="log", xlim=(1e-6, 1e3), ylim=_EDGES)
+    axes.set(xlabel="primal error, nats", ylabel="duality gap, nats (edges: beyond)")
+    axes.legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(0, 0.96))
+
+
+def _draw_profiles(axes):
+    places = np.linspace(-2.2, 2.2, 89)
+    found = failures.profiles(places)
+    density = 0.5 * (np.exp(-2 * (places - 1) ** 2) + np.exp(-2 * (places + 1) ** 2)) / np.sqrt(np.pi / 2)
+    axes.fill_between(places, -1 + 0.8 * density, -1, color="0.88", linewidth=0, label="target (not to scale)")
+    axes.axhline(0, color="0.6", linewidth=0.7)
+    axes.plot(places, found["RELBO"], color="#0072B2", label="RELBO, $\\lambda = 1/\\sqrt{2}$")
+    axes.plot(places, found["finite step"], color=_SYSTEMS["default"], label="finite step, $\\gamma = 1/3$")
+    axes.set(xlabel="location of the second component", ylabel="objective relative to the middle, nats", ylim=(-1, 1))
+    axes.legend(frameon=False, fontsize=7.5, loc="upper right")
+
+
+def _draw_fits(axes, target: str, fits: dict):
+    for system, colour in _SYSTEMS.items():
+        found = [fit["kl"] for key, fit in fits.items() if key[:2] == (target, system)]
+        for kl in found:
+            axes.plot(np.maximum(kl, _FLOOR), color=colour, linewidth=0.6, alpha=0.4)
+        if found:
+            shortest = min(len(kl) for kl in found)
+            middle = np.median(np.maximum([kl[:shortest] for kl in found], _FLOOR), axis=0)
+            style = {"default": "o-", "fully_corrective": "--"}.get(system, "-")
+            axes.plot(middle, style, color=colour, linewidth=2, markersize=3, label=failures.SYSTEMS[system])
+    axes.set(xlabel="iteration", ylabel="KL(q || p), nats", yscale="log", ylim=(0.6 * _FLOOR, None))
+    if target == "symmetric modes":
+        axes.legend(frameon=False, fontsize=7.5, loc="lower right")

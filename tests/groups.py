@@ -1,0 +1,29 @@
+"""Which tests one process runs, because they share fits and the programs compiled for them."""
+
+import pathlib
+
+_TOGETHER = {
+    "two modes": ("test_fit", "test_diagnostics"),
+    "faults": ("test_checkpoints", "test_interruptions", "test_broken_models", "test_killed"),
+    "stan": ("test_stan", "test_stan_building", "test_doors", "test_examples"),  # no program is compiled twice at once
+}
+_GROUPS = {module: group for group, modules in _TOGETHER.items() for module in modules}
+_SHARE_NOTHING = ("test_families", "test_steps", "test_targets", "test_targets_bad_input", "test_objectives")
+"""Modules whose tests compile programs of their own: any process may run any of them."""
+
+_QUICK = {"chemreact": "regressions", "icu": "regressions", "wine": "regressions"}
+"""Quick experiments that run on one data set, and so the same programs."""
+
+LONGEST = (
+    "regressions", "quick systems", "faults", "stan", "two modes", "test_storage", "test_numpyro", "test_coverage",
+)  # fmt: skip
+"""In this order, before all others."""
+
+
+def group_of(nodeid: str) -> str:
+    """The group of a test: that of its module, or the test alone."""
+    module = pathlib.PurePath(nodeid.partition("::")[0]).stem
+    if module == "test_quick_experiments":
+        name = nodeid.partition("[")[2].removesuffix("]")
+        return _QUICK.get(name, f"quick {name}")
+    return nodeid if module in _SHARE_NOTHING else _GROUPS.get(module, module)

@@ -1,0 +1,70 @@
+"""Pieces of the faces experiment: the density, the scores, what is held out."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import relbo
+from experiments.faces import Tempered
+from experiments.factorization import NOISES, Matrix, Task, scores, train_log_lik
+
+SMALL = Matrix("small", np.random.default_rng(3).random((7, 11)).astype(np.float32))
+
+
+@pytest.fixture(scope="module", params=NOISES)
+def fitted(request):
+    task = Task(SMALL, 2, request.param, 0)
+    return task, relbo.fit(task.target, **relbo.paper("fixed") | {"max_components": 2}, progress_bar=False)
+
+
+def spread(task, values):
+    if task.noise == NOISES[0]:
+        return np.ones(np.shape(values["U"])[:-2])
+    return task.matrix.entries[task.observed == 1].std() * np.exp(0.1 * np.asarray(values["log_sd"]))
+
+
+def test_the_log_density_is_that_of_the_model(fitted):
+    task, _ = fitted
+    values = task.target.constrain(task.target.initial[0] + 0.3)
+    seen = task.observed == 1
+    product, sd = np.asarray(values["U"]).T @ np.asarray(values["V"]), spread(task, values)
+    expected = stats.norm.logpdf(SMALL.entries[seen], product[seen], sd).sum()
+    expected += sum(stats.norm.logpdf(np.asarray(values[name])).sum() for name in "UV")
+    if task.noise != NOISES[0]:
+        expected -= 0.5 * (0.1 * float(values["log_sd"])) ** 2
+    np.testing.assert_allclose(task.target.log_density(task.target.initial[0] + 0.3), expected, rtol=1e-5)
+
+
+def test_held_out_entries_are_not_seen(fitted):
+    task, _ = fitted
+    changed = np.where(task.observed == 1, SMALL.entries, 99.0).astype(np.float32)
+    other = Task(Matrix("small", changed), task.rank, task.noise, task.seed)
+    point = task.target.initial[0]
+    assert float(task.target.log_density(point)) == float(other.target.log_density(point))
+    assert 0.2 < task.observed.mean() < 0.8
+
+
+def test_scores_are_of_the_mean_and_of_the_mixture(fitted):
+    task, posterior = fitted
+    found = scores(task, posterior)
+    at = posterior.constrain(jnp.asarray(posterior.locations))
+    products = np.einsum("kri,krj->kij", at["U"], at["V"])
+    held = task.observed == 0
+    error = np.tensordot(posterior.weights, products, 1) - SMALL.entries
+    np.testing.assert_allclose(found["test_mse"], np.mean(error[held] ** 2), rtol=1e-4)
+    np.testing.assert_allclose(found["train_mse"], np.mean(error[~held] ** 2), rtol=1e-4)
+    draws = posterior.sample(64, seed=1)
+    each = np.einsum("nri,nrj->nij", draws["U"], draws["V"])
+    densities = stats.norm.pdf(SMALL.entries, each, spread(task, draws)[:, None, None]).mean(0)
+    np.testing.assert_allclose(found["test_log_lik"], np.log(densities)[held].mean(), rtol=1e-4)
+    sd = np.exp(posterior.weights @ np.log(spread(task, at)))
+    expected = stats.norm.logpdf(error[~held], 0.0, sd).mean()
+    np.testing.assert_allclose(train_log_lik(task, posterior), expected, rtol=1e-4)
+
+
+def test_far_from_the_mixture_the_objective_is_a_tempered_posterior():
+    objective, iteration = Tempered(), jnp.asarray(3)
+    near, far = (objective.residual(-2.0, log_q, -4.0, iteration) for log_q in (-4.0, -1e6))
+    np.testing.assert_allclose(near, -2.0 - 0.5 * -4.0, rtol=1e-6)
+    np.testing.assert_allclose(far, -2.0 - 0.5 * (-4.0 + np.log(1 / 5)), rtol=1e-6)

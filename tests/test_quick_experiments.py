@@ -1,0 +1,27 @@
+"""Every experiment of the paper runs to its end in its quick form, and says something sensible."""
+
+import json
+import pathlib
+
+import pytest
+
+from experiments.__main__ import EXPERIMENTS, main
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_quick_runs_to_the_end(name, tmp_path):
+    assert main([name, "--quick", "--out", str(tmp_path)]) == 0
+    raw = json.loads((tmp_path / f"{name}.json").read_text())
+    assert raw["experiment"] == name and raw["quick"] is True and raw["results"]
+    assert {"relbo", "jax", "python"} <= set(raw["versions"])
+    page = (tmp_path / f"{name}.md").read_text()
+    assert page.count("\n| ") > 3
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    for text in (page, json.dumps(raw)):
+        assert str(ROOT) not in text and str(tmp_path) not in text
+    if name in ("chemreact", "icu", "wine"):
+        default = {row["seed"]: row["elbo"] for row in raw["results"] if row["system"] == "relbo's default"}
+        others = [row for row in raw["results"] if row["system"] != "relbo's default" and row["seed"] in default]
+        assert others and all(row["elbo"] < default[row["seed"]] for row in others)
