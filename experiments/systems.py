@@ -61,9 +61,6 @@ class Budget:
         return (self.iterations + 1) * self.num_steps
 
 
-FEW = 384
-"""Draws by which an iteration is measured on the embedded data: they fit into one chunk. In a loop over chunks, on two
-cores, XLA's runtime has been seen to wait for itself forever with full normals that are not whitened (Guo et al.)."""
 QUICK = Budget(iterations=1, num_steps=50, elbo_draws=400, score_draws=200, nuts_warmup=100, nuts_draws=100)
 
 
@@ -76,7 +73,7 @@ def run(options: Options, runs: Runs) -> Report:
     truth = runs.once(key | {"system": TRUTH}, lambda: nuts(target, data, budget))
     results = [truth]
     for seed in seeds:
-        for name, fitted in systems(budget, path is None).items():
+        for name, fitted in systems(budget).items():
             result = runs.once(
                 key | {"system": name, "seed": seed},
                 lambda name=name, fitted=fitted, seed=seed: (
@@ -103,9 +100,8 @@ def ten_features() -> Classification:
 # The systems
 
 
-def systems(budget: Budget, embedded: bool) -> dict[str, Callable[..., dict[str, Any]]]:
+def systems(budget: Budget) -> dict[str, Callable[..., dict[str, Any]]]:
     """Every row of the table but the truth: what fits it, given target, data, budget and seed."""
-    few = {"num_measure": FEW} if embedded else {}
     boosted = {
         "the paper, fixed step": relbo.paper("fixed"),
         "the paper, line search": relbo.paper("line_search"),
@@ -120,7 +116,7 @@ def systems(budget: Budget, embedded: bool) -> dict[str, Callable[..., dict[str,
     alone = with_steps(relbo.paper("fixed"), budget.all_steps, budget.num_draws) | {"max_components": 1}
     return {
         "BBVI": boosting(alone),
-        **{name: boosting(in_iterations(settings | few, budget)) for name, settings in boosted.items()},
+        **{name: boosting(in_iterations(settings, budget)) for name, settings in boosted.items()},
         FLOW: flow,
         DEFAULT: boosting(limit),
     }
@@ -307,7 +303,6 @@ def picture(results, truth, log_z) -> Figure:
             values = np.maximum(log_z["value"] - np.asarray(trace, float), LEAST)
             if len(values) == 1:
                 left.axhline(values[0], color=colour, linewidth=0.8, linestyle=":" if index % 2 else "--")
-                values = [values[0]]
             left.plot(range(len(values)), values, **style, alpha=0.8, label=name if number == 0 else None)
         found = np.array([errors(result, truth) for result in mine])
         right.plot(found[:, 0], np.full(len(mine), -index - 0.15), "o", color=colour)
