@@ -29,4 +29,8 @@ def run(options: Options, runs: Runs) -> Report:
     train, test = data.find(options, "ds1.100_train.npz"), data.find(options, "ds1.100_test.npz")
     if train is not None and test is not None:
         sets.append(data.load_classification(train, test))
-    return run_table("ChemReact (Table 1)", sets or [data.breast_cancer()], options, runs, PAPER, REMARKS)
+    if not sets:
+        return run_table(
+            f"ChemReact (Table 1), {data.SUBSTITUTE}", [data.breast_cancer(options)], options, runs, [], []
+        )
+    return run_table("ChemReact (Table 1)", sets, options, runs, [PAPER], REMARKS)

@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.report import Options
 
+SUBSTITUTE = "on scikit-learn's data in place of its own"
 SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
 """A folder beside the repository, looked at when `--data` is not given."""
 
@@ -94,20 +95,28 @@ def load_eicu(path: pathlib.Path, task: int = 0) -> Classification:
         if missing:
             raise ValueError(f"{path.name} lacks {', '.join(missing)}; it holds {', '.join(file)}.")
         x_train, y_train, x_test, y_test = (file[name] for name in ("xtrain", "ytrain", "xtest", "ytest"))
-    labels = (_labels(y[:, task] if y.ndim == 2 else y) for y in (y_train, y_test))
-    y_train, y_test = labels
+    if y_train.ndim != 2 or y_train.shape[1] != 3:
+        raise ValueError(f"ytrain of {path.name} must have three columns, one a task, got shape {y_train.shape}.")
+    y_train, y_test = _labels(y_train[:, task]), _labels(y_test[:, task])
     return Classification("eICU extract", _features(x_train), y_train, _features(x_test), y_test)
 
 
-def breast_cancer() -> Classification:
+def breast_cancer(options: Options) -> Classification:
     """What is used where no data is given."""
     from sklearn.datasets import load_breast_cancer
 
-    return dataclasses.replace(embedded(load_breast_cancer, positive=1), name="breast cancer")
+    return dataclasses.replace(embedded(options, load_breast_cancer, positive=1), name="breast cancer")
 
 
-def embedded(load, positive: int) -> Classification:
-    """One of scikit-learn's data sets, one class against the others, standardised, two thirds to train."""
+def embedded(options: Options, load, positive: int) -> Classification:
+    """One of scikit-learn's data sets, one class against the others, standardised, two thirds to train.
+
+    Who said where the data are, and has none of those that are asked for, did not mean these.
+    """
+    if options.data is not None:
+        raise ValueError(
+            f"--data {options.data} holds none of this experiment's files; experiments/README.md names them."
+        )
     x, y = load(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     train, test = order[: 2 * len(y) // 3], order[2 * len(y) // 3 :]
@@ -120,7 +129,7 @@ def _part(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     with np.load(path) as file:
         if "y" in file and "X" in file:
             return file["X"], file["y"]
-        if {"y", "data", "indices", "indptr", "shape"} <= set(file):
+        if {"y", "data", "indices", "indptr", "shape"} <= set(file) and file.get("format", b"csr") == b"csr":
             x = np.zeros(tuple(file["shape"]), np.float32)
             rows = np.repeat(np.arange(x.shape[0]), np.diff(file["indptr"]))
             np.add.at(x, (rows, file["indices"]), file["data"])
@@ -136,4 +145,6 @@ def _features(x: np.ndarray) -> np.ndarray:
 
 def _labels(y: np.ndarray) -> np.ndarray:
     y = np.asarray(y).ravel()
-    return (y > 0).astype(np.uint8) if set(np.unique(y).tolist()) <= {-1, 1} else y.astype(np.uint8)
+    if not (np.isin(y, (0, 1)).all() or np.isin(y, (-1, 1)).all()):
+        raise ValueError(f"Labels must be 0 and 1, or -1 and 1, got {np.unique(y)[:5].tolist()}.")
+    return (y > 0).astype(np.uint8)

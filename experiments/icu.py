@@ -22,4 +22,8 @@ def run(options: Options, runs: Runs) -> Report:
     extract = data.find(options, "train_test_split.npz")
     if extract is not None:
         sets.append(data.load_eicu(extract))
-    return run_table("Intensive care (Table 2)", sets or [data.breast_cancer()], options, runs, PAPER, REMARKS)
+    if not sets:
+        return run_table(
+            f"Intensive care (Table 2), {data.SUBSTITUTE}", [data.breast_cancer(options)], options, runs, [], []
+        )
+    return run_table("Intensive care (Table 2)", sets, options, runs, [PAPER], REMARKS)

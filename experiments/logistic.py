@@ -66,7 +66,7 @@ def scores(draws: np.ndarray, data: Classification) -> dict[str, float]:
     chance_of_label = np.where(data.y_test == 1, chance, 1 - chance)
     return {
         "train_ll": float(log_likelihood) / len(predictive),
-        "train_lpd": float(np.log(predictive).mean()),
+        "train_lpd": float(np.log(np.maximum(predictive, 1e-12)).mean()),
         "test_lpd": float(np.log(np.maximum(chance_of_label, 1e-12)).mean()),
         "test_auroc": float(roc_auc_score(data.y_test, chance)),
     }

@@ -1,6 +1,8 @@
 """What an experiment is asked for, and what it hands over: raw results, tables, a figure."""
 
 import dataclasses
+import functools
+import hashlib
 import json
 import math
 import pathlib
@@ -66,8 +68,9 @@ class Report:
         return "\n".join([f"# {self.title}\n", *(table.markdown() for table in self.tables), remarks, ""])
 
     def write(self, name: str, options: Options) -> list[pathlib.Path]:
-        """Write NAME.json, NAME.md and NAME.png into the folder; the paths."""
+        """Write NAME.json, NAME.md and NAME.png into the folder (NAME.quick... for a quick run); the paths."""
         options.out.mkdir(parents=True, exist_ok=True)
+        name = f"{name}.quick" if options.quick else name
         paths = [options.out / f"{name}.{ending}" for ending in ("json", "md", "png")]
         raw = {
             "experiment": name,
@@ -82,9 +85,17 @@ class Report:
         return paths
 
 
+@functools.cache
+def code_digest() -> str:
+    """Of relbo's own code, which changes more often than its version."""
+    root = pathlib.Path(relbo.__file__).parent
+    files = (path.read_bytes() for path in sorted(root.rglob("*.py")))
+    return hashlib.sha256(b"\0".join(files)).hexdigest()[:12]
+
+
 def versions() -> dict[str, str]:
     """Of what took part. A library that is not there is left out."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "relbo's code": code_digest()}
     for name in _LIBRARIES:
         try:
             found[name] = metadata.version(name)
@@ -93,18 +104,18 @@ def versions() -> dict[str, str]:
     return found
 
 
-def plain(value: Any) -> Any:
-    """`value` as JSON knows it; a number that is not finite becomes a string, since JSON has none."""
+def plain(value: Any, finite: bool = True) -> Any:
+    """`value` as JSON knows it. With `finite`, a number that is not becomes a string, since JSON has none."""
     if isinstance(value, relbo.Estimate):
-        return {"value": plain(value.value), "std_err": plain(value.std_err)}
+        return {"value": plain(value.value, finite), "std_err": plain(value.std_err, finite)}
     if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(one, finite) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(one, finite) for one in value]
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return plain(value.tolist(), finite)
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+        return str(value) if finite else value
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return repr(value)

@@ -14,8 +14,8 @@ from experiments.report import plain, versions
 class Runs:
     """A file of lines, each one piece of work: what it was, and its result.
 
-    A piece counts as done if its key and the versions of the libraries are those of a line. Change of the code itself
-    is not seen: `fresh=True` (`--fresh`) begins anew.
+    A piece counts as done if its key and the versions of the libraries, relbo's code among them, are those of a line.
+    A change of an experiment's own code is not seen: `fresh=True` (`--fresh`) begins anew.
     """
 
     def __init__(self, path: pathlib.Path, *, fresh: bool = False):
@@ -30,7 +30,7 @@ class Runs:
         """The result of `compute()`, or what it was the last time for the same `key`."""
         name = json.dumps(plain({"key": key, "versions": self._versions}), sort_keys=True)
         if name not in self._done:
-            result = plain(compute())
+            result = plain(compute(), finite=False)
             with self.path.open("a") as file:
                 file.write("\n" + json.dumps({"name": name, "result": result}))  # a torn line before is left behind
                 file.flush()
@@ -49,9 +49,14 @@ def _lines(path: pathlib.Path):
 
 
 def timed_fit(target, **settings: Any) -> tuple[relbo.Posterior, float]:
-    """`relbo.fit` without a progress bar, and its seconds. An interrupted fit is no result: it ends the experiment."""
+    """`relbo.fit` without a progress bar, and its seconds. A fit that did not end by itself is no result.
+
+    `relbo.fit` hands over what there is when it is interrupted or fails; here that ends the experiment.
+    """
     begun = time.perf_counter()
-    posterior = relbo.fit(target, progress_bar=False, **settings)
+    posterior = relbo.fit(target, **settings | {"progress_bar": False})
     if posterior.stop_reason == "it was interrupted":
         raise KeyboardInterrupt
+    if posterior.stop_reason.startswith("it failed") or "NaN" in posterior.stop_reason:
+        raise RuntimeError(f"A fit of this experiment ended early: {posterior.stop_reason}.")
     return posterior, time.perf_counter() - begun

@@ -32,7 +32,8 @@ def test_a_killed_experiment_goes_on_where_it_was(tmp_path):
     first.once({"number": 3}, lambda: compute(3))
     path.write_text(path.read_text()[:-5])  # the process was killed while it wrote the last line
     again = Runs(path)
-    assert again.once({"number": 2}, lambda: compute(2)) == {"square": 4, "nothing": "nan"}
+    kept = again.once({"number": 2}, lambda: compute(2))
+    assert kept["square"] == 4 and math.isnan(kept["nothing"])
     assert again.once({"number": 3}, lambda: compute(3))["square"] == 9
     assert calls == [2, 3, 3]
     assert Runs(path).once({"number": 3}, lambda: compute(3))["square"] == 9  # the torn line did not spoil the next
@@ -98,6 +99,11 @@ def test_bad_data_is_refused(tmp_path):
         data.Classification("x", np.where(x_train == x_train[0, 0], np.nan, x_train), y_train, x_test, y_test)
     with pytest.raises(ValueError, match="labels must be 0 and 1"):
         data.Classification("x", x_train, y_train + 1, x_test, y_test)
+    np.savez(tmp_path / "b.npz", X_train=x_train, y_train=y_train * 0.7, X_test=x_test, y_test=y_test)
+    with pytest.raises(ValueError, match="0 and 1, or -1 and 1"):
+        data.load_classification(tmp_path / "b.npz")
+    with pytest.raises(ValueError, match="holds none of this experiment's files"):
+        main(["wine", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
 
 
 def test_find_looks_where_it_is_told(tmp_path):

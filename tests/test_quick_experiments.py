@@ -13,12 +13,12 @@ ROOT = pathlib.Path(__file__).parents[1]
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_quick_runs_to_the_end(name, tmp_path):
     assert main([name, "--quick", "--out", str(tmp_path)]) == 0
-    raw = json.loads((tmp_path / f"{name}.json").read_text())
+    raw = json.loads((tmp_path / f"{name}.quick.json").read_text())
     assert raw["experiment"] == name and raw["quick"] is True and raw["results"]
     assert {"relbo", "jax", "python"} <= set(raw["versions"])
-    page = (tmp_path / f"{name}.md").read_text()
+    page = (tmp_path / f"{name}.quick.md").read_text()
     assert page.count("\n| ") > 3
-    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / f"{name}.quick.png").read_bytes().startswith(b"\x89PNG")
     for text in (page, json.dumps(raw)):
         assert str(ROOT) not in text and str(tmp_path) not in text
     if name in ("chemreact", "icu", "wine"):

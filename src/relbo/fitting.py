@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import inspect
 import logging
+import math
 import operator
 import os
 import signal
@@ -199,7 +200,7 @@ class _Run:
 
     def _keep_best(self) -> None:
         value = self._value(self._posterior(self.current))
-        if self.best is None or value > self.best[0]:
+        if self.best is None or math.isnan(self.best[0]) or value > self.best[0]:
             self.best = (value, self.current)
 
     def _value(self, posterior: Posterior) -> float:
