@@ -1,9 +1,9 @@
 r"""How much work the default settings do, by the number of dimensions: the one place where it is decided.
 
-Up to `DENSE_LIMIT` dimensions every number below stands as it is. In many dimensions a draw costs more, but it also
-says more: what is estimated is a sum over $d$ coordinates, each with noise of its own, which averages out. So beyond
-the limit a budget is halved for every doubling of the dimension, as far as a least number that still gives an error bar
-or a choice. What a user sets is never touched.
+Up to `DENSE_LIMIT` dimensions every number below stands as it is. In many dimensions a draw costs more, and what is
+left to gain is larger: the noise of a sum over $d$ coordinates grows like the square root of $d$ where the sum itself
+grows like $d$, so that its relative error falls. So beyond the limit a budget is halved for every doubling of the
+dimension, as far as a least number that still gives an error bar or a choice. What a user sets is never touched.
 """
 
 import dataclasses
@@ -73,7 +73,7 @@ def budget(dim: int) -> Budget:
         pool_draws=thinned(1024, 64),
         weight_draws=thinned(256, 32),
         measure_draws=thinned(16384, 512),
-        min_gain=1e-5 * dim if dim > DENSE_LIMIT else 5e-4,
+        min_gain=max(5e-4, min(1e-5 * dim, 0.3)) if dim > DENSE_LIMIT else 5e-4,
         rank=thinned(64, 10) if dim > DENSE_LIMIT else 10,
     )
 
