@@ -5,6 +5,7 @@ import importlib
 import pathlib
 import sys
 import time
+import traceback
 
 import matplotlib
 
@@ -25,15 +26,29 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     matplotlib.use("agg")
     options = Options(given.data, given.seeds, given.quick, given.out)
-    for name in EXPERIMENTS if "all" in given.names else given.names:
-        begun = time.perf_counter()
-        print(f"{name} ...", flush=True)
-        runs = Runs(options.out / f"{name}{'.quick' if options.quick else ''}.runs.jsonl", fresh=given.fresh)
-        report = importlib.import_module(f"experiments.{name}").run(options, runs)
-        paths = report.write(name, options)
-        print(report.markdown())
-        print(f"{name}: {time.perf_counter() - begun:.0f} s; wrote {', '.join(map(str, paths))}", flush=True)
-    return 0
+    names = EXPERIMENTS if "all" in given.names else given.names
+    if len(names) == 1:
+        _run(names[0], options, given.fresh)
+        return 0
+    failed = []
+    for name in names:
+        try:
+            _run(name, options, given.fresh)
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+    print(f"failed: {', '.join(failed)}" if failed else "all done", flush=True)
+    return 1 if failed else 0
+
+
+def _run(name: str, options: Options, fresh: bool) -> None:
+    begun = time.perf_counter()
+    print(f"{name} ...", flush=True)
+    runs = Runs(options.out / f"{name}{'.quick' if options.quick else ''}.runs.jsonl", fresh=fresh)
+    report = importlib.import_module(f"experiments.{name}").run(options, runs)
+    paths = report.write(name, options)
+    print(report.markdown())
+    print(f"{name}: {time.perf_counter() - begun:.0f} s; wrote {', '.join(map(str, paths))}", flush=True)
 
 
 def _existing(text: str) -> pathlib.Path:

@@ -132,8 +132,12 @@ def test_experiments_use_only_public_names():
                 assert all(part in relbo.__all__ for part in node.module.split(".")[1:2]), (path, node.module)
                 public = importlib.import_module(node.module).__all__
                 assert all(alias.name in public for alias in node.names), (path, node.module)
+            if isinstance(node, ast.Import):
+                assert not any(alias.name.startswith("relbo.") for alias in node.names), path
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "relbo":
-                assert node.attr in relbo.__all__, (path, node.attr)
+                assert node.attr in (*relbo.__all__, "__file__"), (path, node.attr)
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self":
+                assert not node.attr.startswith("_") or node.attr == "__file__", (path, node.attr)
 
 
 def test_the_page_holds_the_results():
