@@ -232,16 +232,19 @@ def _figure(matrix: Matrix, rows: list[dict]) -> Figure:
     figure = Figure(figsize=(4.5 * len(noises), 3.6))
     for panel, noise in enumerate(noises):
         axes = figure.add_subplot(1, len(noises), panel + 1)
+        here = _of(rows, data=matrix.name, noise=noise)
+        ranks = sorted({row["rank"] for row in here})
         for system, marker in zip(SYSTEMS, "osv^", strict=True):
-            found = _of(rows, data=matrix.name, noise=noise, system=system)
-            ranks = sorted({row["rank"] for row in found})
-            means = [np.mean([row["test_mse"] for row in found if row["rank"] == rank]) for rank in ranks]
-            axes.plot(ranks, means, marker=marker, label=system, alpha=0.8)
+            found = _of(here, system=system)
+            known = sorted({row["rank"] for row in found})
+            means = [np.mean([row["test_mse"] for row in found if row["rank"] == rank]) for rank in known]
+            if known:
+                axes.plot(known, means, marker=marker, label=system, alpha=0.8)
         reference = REFERENCE.get((matrix.name, noise))
         if reference:
             axes.plot(list(reference), list(reference.values()), "k:", label="coordinate-ascent VB")
         axes.set(title=f"{matrix.name}, {noise}", xlabel="rank", xticks=ranks)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.15 * axes.get_ylim()[1])
         if panel == 0:
             axes.set_ylabel("test MSE")
             axes.legend(fontsize=8)
@@ -256,8 +259,8 @@ def _remarks(matrix: Matrix, rows: list[dict]) -> list[str]:
         "'boosted' has the finite-step objective; 'boosted, lambda' the same with the paper's lambda = 1/sqrt(t+1) "
         "before log q.",
         "The paper's own RELBO runs away here (row 'boosted, RELBO', if it was run): -log q of a mean-field fit "
-        "grows as fast as log p falls in every coordinate and faster along others, and the fixed step gives the runaway "
-        "a weight of 2/3. The finite-step objective is the cure, and all else is the paper's.",
+        "grows as fast as log p falls in every coordinate and faster along others, and the fixed step gives the "
+        "runaway a weight of 2/3. The finite-step objective is the cure, and all else is the paper's.",
         "Why the paper's boosted MSE is lower: with sd = 1 variational Bayes keeps one factor, whatever the rank. "
         "lambda < 1 tempers the posterior (it is as if the noise variance were lambda), so later components keep more "
         "factors, and prediction averages over components. As a posterior of the stated model the mixture is then "
