@@ -270,6 +270,9 @@ def _remarks(matrix: Matrix, rows: list[dict]) -> list[str]:
         "is hundreds of nats better than another, and the fixed step does not ask.",
         "'seconds' are of a machine that was shared, compilation included; 'evaluations' are the better measure.",
     ]
+    missing = [system for system in (*SYSTEMS, RUNAWAY) if not _of(rows, system=system)]
+    if missing:
+        remarks.append(f"Rows that are missing, because they were not run: {'; '.join(missing)}.")
     if "CBCL" not in matrix.name:
         remarks.append("The CBCL faces are not part of this project: these are scikit-learn's digits. Give --data.")
     return remarks
