@@ -15,6 +15,7 @@ from relbo.objectives import ESTIMATORS
 from relbo.oracles import AscentOracle, NaturalOracle, Starts
 from relbo.precondition import Preconditioner, find_map
 from relbo.steps import FullyCorrective
+from relbo.targets.jax_target import JaxTarget
 
 DIMS = (1, 20, DENSE_LIMIT, DENSE_LIMIT + 1, 1000, 8371, 27_901, 10**6)
 
@@ -94,7 +95,8 @@ def test_the_low_rank_map_whitens_what_is_of_low_rank(twice):
     covariance = np.diag(np.exp(rng.normal(size=40))) + 9 * (wide := rng.normal(size=(40, 4))) @ wide.T
     root = np.linalg.cholesky(np.linalg.inv(covariance)).T.astype(np.float32)
     target = relbo.from_log_density(lambda z: -0.5 * jnp.sum((root @ (z - 1.0)) ** 2), jnp.zeros(40))
-    target = dataclasses.replace(target, twice_differentiable=twice) if not twice else target
+    parts = (target.function, target.args, target.layout, target.initial)
+    target = JaxTarget(*parts, differentiable=True, twice_differentiable=twice)
     whitened, _ = find_map(jax.random.key(0), target, Preconditioner("low_rank"), ESTIMATORS["sticking_the_landing"])
     matrix = np.asarray(jax.vmap(whitened.unwhiten)(jnp.eye(40)) - whitened.unwhiten(jnp.zeros(40)), np.float64).T
 
