@@ -70,8 +70,8 @@ class Report:
     def write(self, name: str, options: Options) -> list[pathlib.Path]:
         """Write NAME.json, NAME.md and NAME.png into the folder (NAME.quick... for a quick run); the paths."""
         options.out.mkdir(parents=True, exist_ok=True)
-        name = f"{name}.quick" if options.quick else name
-        paths = [options.out / f"{name}.{ending}" for ending in ("json", "md", "png")]
+        stem = f"{name}.quick" if options.quick else name
+        paths = [options.out / f"{stem}.{ending}" for ending in ("json", "md", "png")]
         raw = {
             "experiment": name,
             "quick": options.quick,

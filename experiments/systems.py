@@ -17,6 +17,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from numpyro.diagnostics import effective_sample_size
 from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoIAFNormal
@@ -326,6 +327,8 @@ def picture(results, truth, log_z) -> Figure:
         xlabel="posterior standard deviations (grey: the error of NUTS itself)",
         title="Largest error of a mean (o) and of an sd (^)",
     )
+    right.set_xticks([0.02, 0.05, 0.1, 0.2], ["0.02", "0.05", "0.1", "0.2"])
+    right.xaxis.set_minor_formatter(NullFormatter())
     right.set_yticks([-index for index in range(len(names))], names, fontsize=8)
     return figure
 
