@@ -8,6 +8,7 @@ import os
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -199,7 +200,7 @@ def draw(target, results: list[dict], pace: dict) -> Figure:
 
 
 def _draw_densities(axes, target, results):
-    truth = np.exp([float(target.log_density(np.float32([z]))) for z in _AXIS])
+    truth = np.exp(jax.vmap(target.log_density)(jnp.asarray(_AXIS[:, None], jnp.float32)))
     axes.fill_between(_AXIS, truth, color="0.85", label="target", linewidth=0)
     axes.plot(_AXIS, of(results, "fixed")[0]["first_density"], color=_BBVI, linestyle=":", label="BBVI")
     for system, label in LABELS.items():
