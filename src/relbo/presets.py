@@ -5,7 +5,6 @@ the number of components, and 1,000 gradient steps of 16 draws for a component w
 distinguishes them is their oracle, their family and their step rule.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,14 +15,8 @@ from relbo.oracles import GradientOracle, JointOracle, LaplaceOracle, Starts
 from relbo.settings import paper
 
 _NUM_STEPS, _NUM_DRAWS = 1000, 16
-_PLAIN: dict[str, Any] = {
-    "estimator": "reparameterized",
-    "refine": False,
-    "precondition": "none",
-    "min_improvement": -math.inf,
-    "stop": (),
-    "max_components": 20,
-}
+_SHARED = ("estimator", "refine", "precondition", "min_improvement", "stop", "max_components")
+_PLAIN: dict[str, Any] = {name: paper()[name] for name in _SHARED}
 _RESIDUAL_DRAWS = Starts(num_residual=24, num_modes=0, num_initial=0)
 
 
