@@ -46,8 +46,9 @@ class Reference:
     mean_mcse: list[float]
     sd_mcse: list[float]
     mode_mass: list[float] | None
-    ess_min: float
-    r_hat_max: float
+    ess_min: float | None
+    r_hat_max: float | None
+    """Both None where nothing was sampled."""
     how: str
 
 
