@@ -1,4 +1,4 @@
-"""Coordinates in which a posterior is integrated or sampled more easily than in the model's own."""
+"""Coordinates in which a posterior is sampled more easily than in the model's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,44 +11,7 @@ from jax.scipy.stats import norm
 
 from posteriors.discrete import ORDERS, relabelled
 from posteriors.laws import half_cauchy, normal
-from posteriors.quadrature import Grid
 from posteriors.regressions import NUM_SLOPES, TAU0, horseshoe
-
-# By quadrature
-
-
-def _schools(u, rest):
-    """u = log tau, rest = (mu, eta)."""
-    return jnp.concatenate([rest[:1], u, rest[0] + jnp.exp(u) * rest[1:]])
-
-
-def _schools_noncentered(u, rest):
-    return jnp.concatenate([rest[:1], u, rest[1:]])
-
-
-def intercepts_grid(level: np.ndarray) -> Grid:
-    """u = (log tau, log sigma), rest = (mu, gamma, beta, eta)."""
-
-    def to_model(u, rest):
-        mu, gamma, eta = rest[0], rest[1], rest[3:]
-        return jnp.concatenate([rest[:3], u, mu + gamma * level + jnp.exp(u[0]) * eta])
-
-    return Grid(((-15.0, 1.0, 201), (-0.6, 0.1, 41)), to_model, 3 + level.size, lambda u: level.size * u[0])
-
-
-def _plain(u, rest):
-    return u
-
-
-GRIDS: dict[str, Callable[..., Grid]] = {
-    "eight_schools_centered": lambda *data: Grid(((-16.0, 9.0, 501),), _schools, 9, lambda u: 8 * u[0]),
-    "eight_schools_noncentered": lambda *data: Grid(((-16.0, 9.0, 501),), _schools_noncentered, 9),
-    "varying_intercepts": lambda y, x, group, level: intercepts_grid(level),
-    "gp_regression": lambda *data: Grid(((-2.0, 4.5, 81), (-5.0, 3.0, 61), (-4.0, 1.5, 81)), _plain),
-    "bioassay_callable": lambda *data: Grid(((-8.0, 12.0, 401), (-30.0, 70.0, 401)), _plain),
-}
-
-# By sampling
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-r"""Posteriors with few awkward coordinates: a grid over those, the rest integrated out in closed form.
+r"""Posteriors with few awkward coordinates: a grid over those, the rest integrated out in closed form or nearly so.
 
-Given u, the remaining coordinates b are normal, so their mean m(u) and precision P(u) follow from a gradient and a
-Hessian at b = 0, and $\int p(u, b) db = p(u, m) (2\pi)^{k/2} |P|^{-1/2}$. The trapezoid rule on a wide, fine grid
-converges exponentially for what is left.
+The trapezoid rule on a wide, fine grid over u converges exponentially. In some models the rest b is normal given u:
+its mean m(u) and precision P(u) follow from a gradient and a Hessian at b = 0, and
+$\int p(u, b) db = p(u, m) (2\pi)^{k/2} |P|^{-1/2}$.
 """
 
 from collections.abc import Callable
@@ -12,17 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import logsumexp
+from scipy.special import logsumexp
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Axes for u; `to_model(u, b)` gives z, affine in b of size `num_rest`; `log_det(u)` is the map's Jacobian."""
+    """Axes (from, to, points) for u, and `given(u)`: log density of u, mean and variance of z given u."""
 
     axes: tuple[tuple[float, float, int], ...]
-    to_model: Callable[[Any, Any], Any]
-    num_rest: int = 0
-    log_det: Callable[[Any], Any] = lambda u: 0.0
+    given: Callable[[Any], tuple[Any, Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -35,43 +33,45 @@ class Integral:
     """Change of log Z when every other point of each axis is left out: a bound on the error of the finer grid."""
 
 
-def integrate(log_density: Callable, data: tuple, grid: Grid) -> Integral:
+def integrate(grid: Grid) -> Integral:
     """log Z, means and standard deviations of z."""
     axes = [np.linspace(*axis) for axis in grid.axes]
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
-    evaluate = jax.jit(lambda u: jax.lax.map(lambda one: _integrated(one, log_density, data, grid), u, batch_size=64))
+    evaluate = jax.jit(lambda u: jax.lax.map(grid.given, u, batch_size=64))
     values, means, variances = map(np.asarray, evaluate(points.reshape(-1, len(axes))))
     values = values.reshape(points.shape[:-1])
-    log_z = _log_sum(values, axes)
     _check_edges(values)
+    log_z = _log_sum(values, axes)
     weights = np.exp(values - values.max()).ravel()
     weights /= weights.sum()
     mean = weights @ means
-    sd = np.sqrt(weights @ (variances + (means - mean) ** 2))
+    sd = np.sqrt(weights @ variances + weights @ (means - mean) ** 2)
     coarse = _log_sum(values[(slice(None, None, 2),) * len(axes)], [axis[::2] for axis in axes])
     return Integral(log_z, mean, sd, values.size, abs(coarse - log_z))
 
 
-def _integrated(u, log_density, data, grid: Grid):
-    """Log density of u, and mean and variance of z given u."""
+def normal_rest(log_density: Callable, to_model: Callable, num_rest: int, log_det: Callable | None = None) -> Callable:
+    """`given` for z = to_model(u, b), affine in b, where b is normal given u; `log_det(u)` is the map's Jacobian."""
 
-    def joint(rest):
-        return log_density(grid.to_model(u, rest), *data)
+    def given(u):
+        def joint(rest):
+            return log_density(to_model(u, rest))
 
-    origin = jnp.zeros(grid.num_rest)
-    precision = -jax.hessian(joint)(origin)
-    factor = jnp.linalg.cholesky(precision)
-    center = jax.scipy.linalg.cho_solve((factor, True), jax.grad(joint)(origin))
-    log_volume = 0.5 * grid.num_rest * jnp.log(2 * jnp.pi) - jnp.sum(jnp.log(jnp.diagonal(factor)))
-    slopes = jax.jacobian(lambda rest: grid.to_model(u, rest))(origin)
-    spread = jax.scipy.linalg.solve_triangular(factor, slopes.T, lower=True)
-    value = joint(center) + grid.log_det(u) + log_volume
-    return value, grid.to_model(u, center), jnp.sum(spread**2, axis=0)
+        origin = jnp.zeros(num_rest)
+        factor = jnp.linalg.cholesky(-jax.hessian(joint)(origin))
+        center = jax.scipy.linalg.cho_solve((factor, True), jax.grad(joint)(origin))
+        log_volume = 0.5 * num_rest * jnp.log(2 * jnp.pi) - jnp.sum(jnp.log(jnp.diagonal(factor)))
+        slopes = jax.jacobian(lambda rest: to_model(u, rest))(origin)
+        spread = jax.scipy.linalg.solve_triangular(factor, slopes.T, lower=True)
+        value = joint(center) + log_volume + (0.0 if log_det is None else log_det(u))
+        return value, to_model(u, center), jnp.sum(spread**2, axis=0)
+
+    return given
 
 
 def _log_sum(values: np.ndarray, axes: list[np.ndarray]) -> float:
     cell = sum(np.log(axis[1] - axis[0]) for axis in axes)
-    return float(logsumexp(values.ravel()) + cell)
+    return float(logsumexp(values) + cell)
 
 
 def _check_edges(values: np.ndarray) -> None:

@@ -21,7 +21,8 @@ from scipy.special import ndtr
 from posteriors import MODELS, REFERENCES, Model, Reference
 from posteriors.anchors import normals_of
 from posteriors.bridge import log_z as bridged_log_z
-from posteriors.charts import CHARTS, GRIDS, Chart, plain_chart
+from posteriors.charts import CHARTS, Chart, plain_chart
+from posteriors.grids import GRIDS
 from posteriors.quadrature import integrate
 
 NUM_CHAINS = 8
@@ -79,8 +80,7 @@ CLOSED_FORMS = {
 
 
 def _by_quadrature(model: Model) -> Reference:
-    data = model.data()
-    found = integrate(model.log_density, data, GRIDS[model.name](*data))
+    found = integrate(GRIDS[model.name](model, model.data()))
     how = f"quadrature, {found.num_points:,} points"
     zeros = [0.0] * model.dim
     error = max(found.halved_change, 1e-6)
