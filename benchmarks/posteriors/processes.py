@@ -39,8 +39,8 @@ def volatility(z, y):
         return h, h
 
     _, later = jax.lax.scan(advance, first, noise[1:])
-    h = jnp.concatenate([first[None], later])
-    return prior + normal(y, 0.0, jnp.exp(0.5 * (mu + h)))
+    log_variance = mu + jnp.concatenate([first[None], later])  # not its exponential, which over- or underflows to NaN
+    return prior - 0.5 * jnp.sum(jnp.log(2 * jnp.pi) + log_variance + y**2 * jnp.exp(-log_variance))
 
 
 def volatility_pymc():
