@@ -74,7 +74,8 @@ def test_reference_fits_its_model(name):
         assert len(column) == model.dim and np.isfinite(column).all()
     assert min(reference.sd) > 0 and min(reference.mean_mcse) >= 0 and min(reference.sd_mcse) >= 0
     assert reference.log_z is None or (np.isfinite(reference.log_z) and reference.log_z_std_err <= 0.01)
-    assert reference.r_hat_max is None or (reference.r_hat_max < 1.01 and reference.ess_min > 1000)
+    assert reference.r_hat_max is None or reference.r_hat_max < 1.01
+    assert reference.ess_min is None or reference.ess_min > 1000
     assert (reference.mode_mass is None) == (model.num_modes == 1)
     if reference.mode_mass is not None:
         assert len(reference.mode_mass) == model.num_modes
