@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint quality bench verdicts reproduce clean
+.PHONY: demo test test-all lint quality bench verdicts peers peers-quick reproduce clean
 
 demo: $(STAMP)
 	$(VENV)/bin/python demo/run.py
@@ -31,6 +31,14 @@ bench: $(STAMP)
 verdicts: $(STAMP)
 	$(VENV)/bin/python benchmarks/verdicts.py
 
+# relbo against other tools: hours on one core, minutes for the quick one; goes on where it was stopped.
+peers: $(VENV)/.peers
+	$(VENV)/bin/python benchmarks/peers.py
+	$(VENV)/bin/python benchmarks/peers_page.py
+
+peers-quick: $(VENV)/.peers
+	$(VENV)/bin/python benchmarks/peers.py --quick
+
 # The paper's experiments, on the data beside the repository if there are any, else on embedded ones.
 reproduce: $(STAMP)
 	$(VENV)/bin/python -m experiments all
@@ -43,4 +51,9 @@ clean:
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[test,lint,demo]"
+	touch $@
+
+# The other tools of the comparison, which nothing else needs.
+$(VENV)/.peers: $(STAMP)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[peers]"
 	touch $@

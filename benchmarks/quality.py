@@ -23,6 +23,7 @@ from rich.table import Table
 
 import relbo
 import targets
+from clock import CompileClock
 from targets import MissingData, Problem
 
 NUM_DRAWS = 50_000
@@ -180,36 +181,6 @@ def measure_fit(row: Row, problem: Problem, seed: int) -> Result:
         modes_found=None if row.bar.modes is None else count_modes(posterior, problem),
         mass_error=None if row.bar.mass_error is None else mass_error(posterior, problem),
     )
-
-
-class CompileClock:
-    """The wall-clock seconds, inside a `with` block, in which JAX traced, lowered or compiled."""
-
-    prefix = "/jax/core/compile/"
-    """Of jaxpr_trace_duration, jaxpr_to_mlir_module_duration and backend_compile_duration."""
-
-    def __init__(self):
-        self.spans: list[tuple[float, float]] = []
-
-    def __enter__(self) -> "CompileClock":
-        jax.monitoring.register_event_time_span_listener(self._listen)
-        return self
-
-    def __exit__(self, *_) -> None:
-        jax.monitoring.unregister_event_time_span_listener(self._listen)
-
-    def _listen(self, event: str, start_time: float, end_time: float, **_) -> None:
-        if event.startswith(self.prefix):
-            self.spans.append((start_time, end_time))
-
-    @property
-    def seconds(self) -> float:
-        """The length of the union of the spans."""
-        total, covered_to = 0.0, -np.inf
-        for start, end in sorted(self.spans):
-            total += max(0.0, end - max(start, covered_to))
-            covered_to = max(covered_to, end)
-        return total
 
 
 def count_modes(posterior: relbo.Posterior, problem: Problem) -> int:
