@@ -11,12 +11,15 @@ import pytest
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "benchmarks"))
 
 import peers
+import peers_figure
+import peers_page
 import peers_store
 from clock import CompileClock
 from methods import METHODS
 from methods.base import Method
 from peers_measure import plain
 from peers_store import Key
+from peers_tables import Results
 
 KEY = Key("banana", 0, "relbo")
 MODEL = SimpleNamespace(title="Banana", dim=2, num_modes=2, through="jax", pymc=None, data=tuple)
@@ -150,3 +153,44 @@ def test_methods_name_a_module_and_print_their_settings(method: Method):
     path = pathlib.Path(peers.__file__).parent / "methods" / f"{method.module}.py"
     assert "def run(task: Task) -> Outcome:" in path.read_text()
     assert json.dumps(method.settings)
+
+
+def joined(*rows):
+    """Results of made-up cells (method, facts) on the banana, with the reference."""
+    cells = {
+        Key("banana", i, method): Key("banana", i, method)._asdict() | facts for i, (method, facts) in enumerate(rows)
+    }
+    return Results(peers_store.join(cells, {"banana": MODEL}, METHODS, {"banana": REFERENCE}))
+
+
+def test_a_ranking_knows_level_from_lost():
+    level = joined(("relbo", made_up(elbo=0.9)), ("auto_iaf", made_up(elbo=0.905)))
+    assert level.ranking("banana").outcome == "level" and level.ranking("banana").order == ["auto_iaf", "relbo"]
+    assert joined(("relbo", made_up(elbo=0.9)), ("flow", made_up(elbo=0.95))).ranking("banana").outcome == "lost"
+    assert joined(("relbo", made_up(elbo=0.9)), ("flow", made_up(elbo=None))).ranking("banana").outcome == "alone"
+    assert joined(("flow", made_up(elbo=0.95))).ranking("banana").outcome == "no result"
+
+
+def test_the_page_is_put_together_from_cells():
+    results = joined(
+        ("relbo", made_up(cpu=30.0)), ("relbo", made_up(cpu=40.0)), ("relbo", made_up(cpu=50.0)),
+        ("auto_mvn", made_up(cpu=10.0, elbo=0.5)), ("nuts", made_up(cpu=20.0, elbo=None)),
+        ("auto_iaf", {"kind": "failed", "reason": "ValueError: a|b"}),
+        ("flow", {"kind": "over the limit", "reason": "more than 200 CPU s"}),
+        ("nutpie", {"kind": "not applicable", "reason": "the model has no PyMC form"}),
+    )  # fmt: skip
+    page = peers_page.page(results, "results/peers.png")
+    assert "ahead of all other variational tools on 1 of 1 models" in page
+    assert "2.0 times those of NumPyro NUTS 4 x (1000 + 1000) in the median" in page
+    assert "4.0 times those of NumPyro AutoMultivariateNormal in the median" in page
+    assert (
+        "| Banana (`banana`) | 2 | 0.100 ± 0.005 | 0.500 ± 0.005 | NumPyro AutoMultivariateNormal | won | 40 |" in page
+    )
+    assert "| banana | NumPyro AutoIAFNormal | 5 | failed | ValueError: a\\|b |" in page
+    assert "the model has no PyMC form: nutpie on banana" in page
+    assert "num_steps 10000" in page and "Where it loses" not in page
+
+
+def test_the_figure_has_a_panel_for_each_model():
+    figure = peers_figure.draw(joined(("relbo", made_up()), ("nuts", made_up(elbo=None))))
+    assert [axes.get_title() for axes in figure.axes if axes.get_title()] == ["banana, d = 2"]
