@@ -2,7 +2,7 @@ r"""log Z from draws, by bridge sampling (Meng and Wong 1996) to a normal.
 
 Draws are standardised by mean and Cholesky factor, and the target is made symmetric, $(p(w) + p(-w)) / 2$ (warp III of
 Meng and Schilling 2002), which takes away what skewness would cost. Each chain in turn is bridged to a normal fitted to
-the others, and the spread of these estimates is the error.
+the others, and the spread of these estimates gives the error.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,9 @@ import numpy as np
 from scipy.special import logsumexp
 
 _STEPS = 1000
+_SHARING = 1.3
+"""The fits share draws, so the estimates are not independent: in 24 repetitions on skewed targets of known log Z in
+3, 30 and 60 dimensions, errors were 1.1 to 1.3 times what the spread says."""
 
 
 def log_z(log_densities: Callable[[np.ndarray], np.ndarray], chains: np.ndarray, seed: int = 0) -> tuple[float, float]:
@@ -20,7 +23,7 @@ def log_z(log_densities: Callable[[np.ndarray], np.ndarray], chains: np.ndarray,
     for held_out, draws in enumerate(chains):
         others = np.delete(chains, held_out, axis=0).reshape(-1, chains.shape[-1])
         estimates.append(_bridge(log_densities, others, draws, rng))
-    return float(np.mean(estimates)), float(np.std(estimates, ddof=1) / np.sqrt(len(estimates)))
+    return float(np.mean(estimates)), float(_SHARING * np.std(estimates, ddof=1) / np.sqrt(len(estimates)))
 
 
 def _bridge(log_densities, others: np.ndarray, draws: np.ndarray, rng: np.random.Generator) -> float:
