@@ -25,6 +25,7 @@ from posteriors.charts import CHARTS, Chart, plain_chart
 from posteriors.grids import GRIDS
 from posteriors.importance import weigh
 from posteriors.quadrature import integrate
+from targets import MissingData
 
 NUM_CHAINS = 8
 DRAWS = {
@@ -207,7 +208,11 @@ def main() -> None:
     REFERENCES.mkdir(exist_ok=True)
     for name in names:
         began = time.perf_counter()
-        found = refer(MODELS[name])
+        try:
+            found = refer(MODELS[name])
+        except MissingData as missing:
+            print(f"{name}: left out, {missing}", flush=True)
+            continue
         (REFERENCES / f"{name}.json").write_text(json.dumps(asdict(found), indent=1) + "\n")
         print(
             f"{name}: log Z {found.log_z} +- {found.log_z_std_err:.2g}, least ESS {found.ess_min}, "
