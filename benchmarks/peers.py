@@ -58,8 +58,8 @@ def parse_options(arguments: Sequence[str] | None, models: list[str]) -> argpars
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), metavar="NAME", help=f"of {', '.join(METHODS)}")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds 0 .. N-1 for all (default: 3 or 1 by method)")
     parser.add_argument("--cores", default="0", help="one process at a time on each of these cores, such as 0,1")
-    parser.add_argument("--work", type=Path, default=HERE / "results" / "peers", help="the folder of finished cells")
-    parser.add_argument("--json", type=Path, default=HERE / "results" / "peers.json", help="where to join them")
+    parser.add_argument("--work", type=Path, help="the folder of finished cells (results/peers)")
+    parser.add_argument("--json", type=Path, help="where to join them (results/peers.json)")
     parser.add_argument("--again", type=Path, metavar="FOLDER", help="repeat cells into FOLDER and compare with --work")
     parser.add_argument("--retry", action="store_true", help="run again what failed or went over the limit")
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK_MODELS)} with seed 0")
@@ -68,6 +68,8 @@ def parse_options(arguments: Sequence[str] | None, models: list[str]) -> argpars
     options.cores = [int(core) for core in options.cores.split(",")]
     if options.quick:
         options.models, options.seeds = options.models or list(QUICK_MODELS), options.seeds or 1
+    place = HERE / ("output" if options.quick else "results")  # a quick run leaves the complete one's results alone
+    options.work, options.json = options.work or place / "peers", options.json or place / "peers.json"
     return options
 
 

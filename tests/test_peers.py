@@ -65,6 +65,12 @@ def test_methods_take_turns_on_a_model():
     assert all(key.seed == 0 for key in peers.choose(options("--seeds", "1"), {"banana": MODEL}))
 
 
+def test_a_quick_run_leaves_the_complete_results_alone():
+    quick, complete = options("--quick"), options()
+    assert quick.json != complete.json and quick.work != complete.work
+    assert quick.seeds == 1 and quick.models == list(peers.QUICK_MODELS)
+
+
 def test_missing_data_skip_a_model_and_say_so(capsys):
     def missing():
         raise FileNotFoundError("no file: set GERMAN")
