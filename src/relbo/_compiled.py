@@ -2,15 +2,12 @@
 
 import functools
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 
 F = TypeVar("F", bound=Callable)
-
-_background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="relbo-compile")
 
 
 def compiled(function: F, *, runs_once: bool = False) -> F:
@@ -22,40 +19,20 @@ def compiled(function: F, *, runs_once: bool = False) -> F:
     The device is looked up at the first call, not at import.
     """
     program = None
-    pending: list[Future] = []
-
-    def get():
-        nonlocal program
-        if program is None:
-            program = eqx.filter_jit(function, **_options(runs_once))
-        return program
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        if pending:
-            wait(pending)  # if compiling failed there, it fails again here, where it can be seen
-            pending.clear()
-        return get()(*args, **kwargs)
+        nonlocal program
+        if program is None:
+            program = eqx.filter_jit(function, **compile_options(runs_once))
+        return program(*args, **kwargs)
 
-    def start(*args):
-        # Tracing stays on this thread: a user's model need not bear two at once.
-        pending.append(_background.submit(get().lower(*args).compile))
-
-    call.start_compiling = start  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
-
-
-def start_compiling(function: Callable, *args: Any) -> None:
-    """Compile a `compiled` function (or method) for such arguments in the background; a call of it waits for that."""
-    method = getattr(function, "__func__", None)
-    start = getattr(method or function, "start_compiling", None)
-    if start is not None:
-        start(*((function.__self__, *args) if method is not None else args))  # type: ignore[attr-defined]
 
 
 def temporary_bytes(function: Callable, *args: Any) -> int:
     """What XLA sets aside for the temporaries of `function`, once compiled; 0 where it does not say."""
-    analysis = jax.jit(function, **_options(True)).lower(*args).compile().memory_analysis()
+    analysis = jax.jit(function, **compile_options(True)).lower(*args).compile().memory_analysis()
     return analysis.temp_size_in_bytes if analysis is not None else 0
 
 
@@ -65,7 +42,7 @@ def host_split(key, num: int) -> list:
 
 
 @functools.cache
-def _options(runs_once: bool) -> dict[str, Any]:
+def compile_options(runs_once: bool = False) -> dict[str, Any]:
     if jax.default_backend() != "cpu":
         return {}
     options: dict[str, Any] = {"xla_backend_optimization_level": 1}

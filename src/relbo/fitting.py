@@ -141,7 +141,7 @@ class _Run:
                 self.file.finish()
             return
         if self.state is None:
-            self._take(*self.booster.init(jax.random.fold_in(self.key, 0), alone=self._only_one()), report)
+            self._take(*self.booster.init(jax.random.fold_in(self.key, 0)), report)
         while (reason := self._stop_reason()) is None:
             state = self.current
             self._take(*self.booster.step(jax.random.fold_in(self.key, state.iteration + 1), state), report)
@@ -157,14 +157,11 @@ class _Run:
         if self.file is not None:
             self._write(self.file, finished=True)
 
-    def _only_one(self) -> bool:
-        return any(isinstance(rule, MaxComponents) and rule.num == 1 for rule in self.rules)
-
     def _resume(self, start: Posterior) -> None:
         """Take the state before polishing, so that a continued fit equals one that never stopped."""
         booster, state = self.booster, start.state
-        whitened = state.target.with_target(booster.limited_target())
-        fresh = booster.step_rule.init(whitened.dtype)
+        whitened = booster.rebased(state.target)
+        fresh = booster.step_rule.init()
         shape: Any = jax.tree.structure(fresh)
         if jax.tree.structure(state.memory) != shape:  # the memory of another rule, or a bare one from a file
             leaves = jax.tree.leaves(state.memory)
@@ -172,7 +169,7 @@ class _Run:
             state = dataclasses.replace(state, memory=jax.tree.unflatten(shape, leaves) if fits else fresh)
         num_modes = 0 if state.modes is None else jax.tree.leaves(state.modes)[0].shape[0]
         if num_modes != booster.oracle.starts.num_modes:
-            modes, _ = booster.find_modes(jax.random.fold_in(self.key, _MODES_KEY), whitened)
+            modes = booster.find_modes(jax.random.fold_in(self.key, _MODES_KEY), booster.door(whitened))
             state = dataclasses.replace(state, modes=modes)
         self.state = dataclasses.replace(state, target=whitened)
         self.records = [record for record in start.trace if record.kind != "polish"]

@@ -14,7 +14,7 @@ from relbo._compiled import compiled
 from relbo._require import require
 from relbo.estimate import Estimate
 from relbo.mixture import Mixture, map_chunks
-from relbo.precondition import Whitened
+from relbo.whitening import Whitened
 from relbo.targets import AbstractTarget
 from relbo.targets.stored import StoredTarget
 from relbo.trace import Record
@@ -73,7 +73,16 @@ class Posterior(eqx.Module):
 
     def constrain(self, draws: Float[Array, "num_draws dim"]) -> PyTree:
         """Unconstrained points in the structure and shapes of the model's parameters, behind an axis of draws."""
-        return _constrain(self.booster.limited_target(), draws)
+        return _constrain(self.target, draws, self.booster.chunk)
+
+    def log_target(self, z: ArrayLike) -> np.ndarray:
+        """The target's unnormalised log density at unconstrained points (num, dim), in double precision.
+
+        NaN where the model is broken (+inf included). Evaluated as the fit did, in blocks.
+        """
+        u = _whiten(self.whitened, jnp.asarray(z, self.whitened.dtype))
+        values, _ = self.booster.door(self.whitened).numbers(u, "posterior")
+        return values - float(self.whitened.log_det())
 
     def as_guide(self) -> Callable[..., dict[str, Any]]:
         """This posterior as a guide of its NumPyro model: `Predictive(model, guide=posterior.as_guide(), ...)`."""
@@ -115,8 +124,13 @@ def _log_prob(whitened, mixture, points):
 
 
 @partial(compiled, runs_once=True)
-def _constrain(target, draws):
-    return map_chunks(target.constrain, draws, target.points_at_once)
+def _whiten(whitened, points):
+    return map_chunks(whitened.whiten, points)
+
+
+@partial(compiled, runs_once=True)
+def _constrain(target, draws, chunk: int):
+    return map_chunks(target.constrain, draws, chunk)
 
 
 def _sorted_weights(mixture) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from relbo._compiled import host_split
-from relbo.diagnostics.defensive import constrained, draw, judged, new_modes
+from relbo.diagnostics.defensive import constrained, draw, new_modes
 from relbo.diagnostics.estimates import Weighted, balanced, weigh
 from relbo.posterior import Posterior
 
@@ -20,7 +20,7 @@ def resample(posterior: Posterior, num_draws: int = 2000, seed: int = 0) -> PyTr
     Pareto-smoothed weights (with replacement). Raises ValueError where even these weights cannot be trusted.
     """
     points, _ = resample_whitened(posterior, num_draws, seed)
-    return jax.tree.map(np.asarray, constrained(judged(posterior), points))
+    return jax.tree.map(np.asarray, constrained(posterior, points))
 
 
 def resample_whitened(

@@ -15,7 +15,7 @@ from relbo.boosting import Booster, State
 from relbo.families import AbstractFamily
 from relbo.mixture import Mixture, empty_mixture
 from relbo.posterior import Posterior
-from relbo.precondition import Whitened
+from relbo.whitening import Whitened
 from relbo.settings import make_booster
 from relbo.steps import AbstractStep
 from relbo.storage.container import pack, unpack, write_atomically
@@ -70,7 +70,7 @@ def attach(posterior: Posterior, target: AbstractTarget) -> Posterior:
     check_alike(posterior.target, target, "the file's posterior")
     booster = posterior.booster
     booster = dataclasses.replace(booster, target=target)
-    whitened = posterior.whitened.with_target(booster.limited_target())
+    whitened = posterior.whitened.with_target(target)
     state = dataclasses.replace(posterior.state, target=whitened)
     return Posterior(
         posterior.mixture, whitened, posterior.elbo, posterior.trace, posterior.stop_reason, booster, state
