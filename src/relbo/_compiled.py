@@ -1,6 +1,7 @@
 """The one way programs are compiled here."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -34,6 +35,38 @@ def temporary_bytes(function: Callable, *args: Any) -> int:
     """What XLA sets aside for the temporaries of `function`, once compiled; 0 where it does not say."""
     analysis = jax.jit(function, **compile_options(True)).lower(*args).compile().memory_analysis()
     return analysis.temp_size_in_bytes if analysis is not None else 0
+
+
+class _Clock:
+    """The wall-clock seconds in which JAX traced, lowered or compiled, since the first look."""
+
+    def __init__(self):
+        self.spans: list[tuple[float, float]] = []
+        self.counted = 0.0
+        jax.monitoring.register_event_time_span_listener(self._listen)
+
+    def _listen(self, event: str, start_time: float, end_time: float, **_: Any) -> None:
+        if event.startswith("/jax/core/compile/"):
+            self.spans.append((start_time, end_time))
+
+    def seconds(self) -> float:
+        """The length of the union of the spans: one program may be traced inside another."""
+        total, covered_to = 0.0, -math.inf
+        for start, end in sorted(self.spans):
+            total += max(0.0, end - max(start, covered_to))
+            covered_to = max(covered_to, end)
+        self.counted, self.spans = self.counted + total, []
+        return self.counted
+
+
+@functools.cache
+def _clock() -> _Clock:
+    return _Clock()
+
+
+def compile_seconds() -> float:
+    """Seconds that JAX has spent on tracing and compiling, from the first call of this function on."""
+    return _clock().seconds()
 
 
 def host_split(key, num: int) -> list:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from relbo._compiled import host_split
+from relbo._compiled import compile_seconds, host_split
 from relbo.ascent import AbstractAscent, NaturalAscent
 from relbo.budgets import FEW, budget
 from relbo.door import Door, anchored
@@ -79,7 +79,7 @@ class Booster(eqx.Module):
 
     def init(self, key: Key[Array, ""]) -> tuple[State, Record]:
         """Find the affine map, fit the first component (plain black-box VI), look for modes."""
-        begun = time.perf_counter()
+        begun = Begun()
         map_key, first_key, mode_key, measure_key = host_split(key, 4)
         door = Door(identity_map(self.target, self.preconditioner.kind), self.points_at_once)
         door = find_map(map_key, door, self.preconditioner, self.estimator)
@@ -96,7 +96,7 @@ class Booster(eqx.Module):
 
     def step(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
         """One iteration. What does not improve the mixture by `min_improvement` is rejected."""
-        begun = time.perf_counter()
+        begun = Begun()
         mode_key, cloud_key, oracle_key, new_key, refine_key, measure_key = host_split(key, 6)
         door = self.door(state.target)
         old = _with_room(state.mixture)
@@ -129,7 +129,7 @@ class Booster(eqx.Module):
 
     def polish(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
         """Refinement with falling steps, for the end of a fit; kept only if it improves the mixture."""
-        begun = time.perf_counter()
+        begun = Begun()
         if self.refinement is None:
             raise ValueError("This booster does not refine, so it cannot polish.")
         door, new, num_nan = self.door(state.target), state.mixture, 0
@@ -220,10 +220,10 @@ class Booster(eqx.Module):
         return with_weights(placed, update.weights), update, memory, num_nan
 
     def _record(
-        self, state: State, tried: "Tried", accepted: bool, measured: Evaluation, door: Door, begun: float
+        self, state: State, tried: "Tried", accepted: bool, measured: Evaluation, door: Door, begun: "Begun"
     ) -> Record:
         weights = weights_of(state.mixture)
-        weights = weights[weights > 0]
+        weights = weights[weights > 0].astype(state.mixture.dtype)
         return Record(
             iteration=state.iteration,
             kind=tried.kind,
@@ -235,12 +235,21 @@ class Booster(eqx.Module):
             improvement=tried.improvement,
             gap=tried.gap,
             objective=tried.objective,
-            seconds=time.perf_counter() - begun,
+            seconds=time.perf_counter() - begun.at,
             evaluations=door.num_evaluations,
             num_nan=tried.num_nan + measured.num_nan,
             num_zero=measured.num_zero,
             nan_fraction=measured.num_nan / max(1, measured.estimate.num_draws),
+            compile_seconds=compile_seconds() - begun.compiled,
+            spent=dict(door.spent),
         )
+
+
+class Begun:
+    """When an iteration began, by the clock and by that of the compiler."""
+
+    def __init__(self):
+        self.at, self.compiled = time.perf_counter(), compile_seconds()
 
 
 @dataclasses.dataclass(frozen=True)

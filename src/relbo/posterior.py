@@ -1,5 +1,6 @@
 """What a fit leaves behind."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -63,6 +64,21 @@ class Posterior(eqx.Module):
     @property
     def num_evaluations(self) -> int:
         return sum(record.evaluations for record in self.trace)
+
+    @property
+    def evaluations(self) -> dict[str, int]:
+        """The evaluations of the log density by what they were for, the most first."""
+        spent = sum((Counter(record.spent) for record in self.trace), Counter())
+        return dict(spent.most_common())
+
+    @property
+    def seconds(self) -> float:
+        """What the fit took, `compile_seconds` of it for tracing and compiling."""
+        return sum(record.seconds for record in self.trace)
+
+    @property
+    def compile_seconds(self) -> float:
+        return sum(record.compile_seconds for record in self.trace)
 
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
         """Named, constrained draws: the structure and shapes of the model's parameters behind an axis of draws."""

@@ -1,6 +1,6 @@
 """The record of one iteration: what a person may read, in plain numbers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,3 +34,7 @@ class Record:
     """Draws outside the support, where the density is zero."""
     nan_fraction: float
     """The share of this iteration's measuring draws that were NaN."""
+    compile_seconds: float = 0.0
+    """Of `seconds`, those in which JAX traced and compiled programs."""
+    spent: dict[str, int] = field(default_factory=dict)
+    """`evaluations` by purpose: walks, curvature, race, starts, proposals, weights, refinement, measuring, checks."""
