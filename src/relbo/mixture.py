@@ -17,6 +17,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from relbo._compiled import compiled
 from relbo.families import AbstractFamily
 
+Numbers = Array | np.ndarray
+"""On the device, or still on the host: a program takes both."""
 CHUNK = 1024
 """How many points are evaluated at once where a whole sample goes through: memory stays bounded."""
 
@@ -38,7 +40,7 @@ class Mixture(eqx.Module):
 
     family: AbstractFamily
     params: PyTree
-    log_weights: Float[Array, " capacity"]
+    log_weights: Float[Numbers, " capacity"]
 
     @property
     def capacity(self) -> int:
@@ -106,7 +108,7 @@ class Mixture(eqx.Module):
         stacked = jax.tree.map(lambda leaf, new: leaf.at[slot].set(new), self.params, params)
         return type(self)(self.family, stacked, self.log_weights.at[slot].set(log_weight))
 
-    def reweight(self, log_weights: Float[Array, " capacity"]) -> Self:
+    def reweight(self, log_weights: Float[Numbers, " capacity"]) -> Self:
         return type(self)(self.family, self.params, log_weights)
 
     def grow(self, capacity: int) -> Self:

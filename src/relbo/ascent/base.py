@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from relbo.door import Door
 from relbo.families import AbstractFamily
-from relbo.mixture import Mixture
+from relbo.mixture import Mixture, Numbers
 from relbo.objectives import AbstractEstimator, AbstractObjective
 
 WINDOW = 10
@@ -80,10 +80,10 @@ class Improved:
 class Tally(eqx.Module):
     """The objective of each of a stack over the last steps, kept on the device."""
 
-    total: Float[Array, " stack"]
-    variance: Float[Array, " stack"]
-    count: Float[Array, " stack"]
-    num_nan: Int[Array, ""]
+    total: Float[Numbers, " stack"]
+    variance: Float[Numbers, " stack"]
+    count: Float[Numbers, " stack"]
+    num_nan: Int[Numbers, ""]
 
     def add(self, values, std_errs, num_nan, fresh) -> "Tally":
         """One step more; `fresh` begins the sums anew. Steps without a finite value do not count."""

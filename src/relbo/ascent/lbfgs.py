@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from relbo._compiled import compiled
 from relbo.door import Seen
+from relbo.mixture import Numbers
 
 _MEMORY = 10
 _RISE = 1e-4  # of what the slope promises, to accept a step
@@ -31,17 +32,17 @@ Evaluate = Callable[[Array], Seen]
 class Walks(eqx.Module):
     """Many walks: where they stand, what they remember, and the trial points at which they want to know more."""
 
-    at: Float[Array, "num dim"]
-    value: Float[Array, " num"]
-    slope: Float[Array, "num dim"]
-    steps: Float[Array, "num memory dim"]
-    bends: Float[Array, "num memory dim"]
+    at: Float[Array, "*num dim"]
+    value: Float[Array, "*num"]
+    slope: Float[Array, "*num dim"]
+    steps: Float[Array, "*num memory dim"]
+    bends: Float[Array, "*num memory dim"]
     """Differences of positions and of negative gradients, the newest last."""
-    kept: Bool[Array, "num memory"]
-    direction: Float[Array, "num dim"]
-    length: Float[Array, " num"]
-    idle: Int[Array, " num"]
-    fails: Int[Array, " num"]
+    kept: Bool[Array, "*num memory"]
+    direction: Float[Array, "*num dim"]
+    length: Float[Array, "*num"]
+    idle: Int[Array, "*num"]
+    fails: Int[Array, "*num"]
 
     @property
     def trial(self) -> Float[Array, "num dim"]:
@@ -53,7 +54,7 @@ class Walks(eqx.Module):
 
 
 def lbfgs_paths(
-    evaluate: Evaluate, points: Float[Array, "num dim"], num_steps: int, num_kept: int
+    evaluate: Evaluate, points: Float[Numbers, "num dim"], num_steps: int, num_kept: int
 ) -> Float[np.ndarray, "num num_kept dim"]:
     """Ascend from every point; positions kept after `num_kept` numbers of evaluations, the last of them the end.
 

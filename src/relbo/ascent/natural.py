@@ -32,7 +32,7 @@ from relbo.ascent.base import (
 from relbo.budgets import budget
 from relbo.families import Box, LocationScaleParams
 from relbo.families.natural import geometry_of, has_geometry, natural_step
-from relbo.mixture import Mixture, num_active, weights_of
+from relbo.mixture import Mixture, Numbers, num_active, weights_of
 
 _MIN_FINITE = 0.5  # a smaller share of finite draws is a broken position
 _NOISE_SIGMAS = 6.0  # a fall of the objective by this many standard errors is a bad step
@@ -176,16 +176,16 @@ class _Walk(eqx.Module):
 
     params: PyTree
     base: PyTree
-    slope: Float[Array, "stack dim"]
-    curvature: Array
-    value: Float[Array, " stack"]
-    std_err: Float[Array, " stack"]
-    damping: Float[Array, " stack"]
+    slope: Float[Numbers, "stack dim"]
+    curvature: Numbers
+    value: Float[Numbers, " stack"]
+    std_err: Float[Numbers, " stack"]
+    damping: Float[Numbers, " stack"]
 
 
 class _State(eqx.Module):
     walk: _Walk
-    log_weights: Float[Array, " stack"]
+    log_weights: Float[Numbers, " stack"]
     tally: Tally
 
     @property
