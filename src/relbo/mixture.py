@@ -55,7 +55,7 @@ class Mixture(eqx.Module):
         return self.log_weights.dtype
 
     @property
-    def active(self) -> Bool[Array, " capacity"]:
+    def active(self) -> Bool[Numbers, " capacity"]:
         return self.log_weights > -jnp.inf
 
     @property
@@ -106,7 +106,7 @@ class Mixture(eqx.Module):
     def place(self, slot, params: PyTree, log_weight) -> Self:
         """The mixture with `params` in `slot`; the other weights are left alone."""
         stacked = jax.tree.map(lambda leaf, new: leaf.at[slot].set(new), self.params, params)
-        return type(self)(self.family, stacked, self.log_weights.at[slot].set(log_weight))
+        return type(self)(self.family, stacked, jnp.asarray(self.log_weights).at[slot].set(log_weight))
 
     def reweight(self, log_weights: Float[Numbers, " capacity"]) -> Self:
         return type(self)(self.family, self.params, log_weights)

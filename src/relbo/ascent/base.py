@@ -110,7 +110,7 @@ def empty_tally(num: int, dtype) -> Tally:
 
 def step_weights(
     mixture: Mixture, values: Float[Array, " capacity"], rate: Float[Array, ""]
-) -> Float[Array, " capacity"]:
+) -> Float[Numbers, " capacity"]:
     """A mirror-descent step on the weights; `values` estimates E_k[log p - log q] for each slot.
 
     Rate 1 descends for exact values; smaller rates average out their noise. A slot whose values are all broken stays.

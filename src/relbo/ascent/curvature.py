@@ -47,7 +47,7 @@ def _lower(root: np.ndarray) -> np.ndarray:
     """The lower triangular L with L L^T = root root^T: the R of a QR factorisation, without squaring the condition."""
     if not np.isfinite(root).all():
         return np.full_like(root, np.nan)
-    upper = np.linalg.qr(root.T, mode="r")
+    upper = np.asarray(np.linalg.qr(root.T, mode="r"))
     return (upper * np.where(np.diagonal(upper) < 0, -1.0, 1.0)[:, None]).T
 
 
@@ -66,7 +66,7 @@ def softest(times, dim: int, num: int, num_steps: int) -> tuple[np.ndarray, np.n
         rest = image - diagonals[index] * vector - length * last
         for _ in range(2):
             rest = rest - basis.T @ (basis @ rest)
-        length = lengths[index] = np.linalg.norm(rest)
+        length = lengths[index] = float(np.linalg.norm(rest))
         vector, last = rest / max(length, np.finfo(float).tiny), vector
     band = np.diag(lengths[:-1], 1)
     values, vectors = np.linalg.eigh(np.diag(diagonals) + band + band.T)

@@ -26,7 +26,7 @@ _MAX_IDLE = 3
 _MAX_FAILS = 15
 _LOOK_EVERY = 8  # steps between two looks at whether all walks have ended
 
-Evaluate = Callable[[Array], Seen]
+Evaluate = Callable[[Numbers], Seen]
 
 
 class Walks(eqx.Module):
@@ -63,9 +63,9 @@ def lbfgs_paths(
     """
     kept = set(kept_steps(num_steps, num_kept).tolist())
     walks = _begin(points, evaluate(points))
-    path = []
+    trial, path = _trial(walks), []
     for step in range(num_steps):
-        walks, trial = _advance(walks, evaluate(_trial(walks) if step == 0 else trial))
+        walks, trial = _advance(walks, evaluate(trial))
         if step in kept:
             path.append(np.asarray(walks.at))
         if step % _LOOK_EVERY == _LOOK_EVERY - 1 and np.asarray(walks.ended).all():

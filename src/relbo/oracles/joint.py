@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, PyTree
 from relbo._compiled import compiled
 from relbo.ascent.base import Improved, Tally, empty_tally, masked_mean, masked_std_err
 from relbo.ascent.gradient import default_optimizer, draws_of, guarded_update, own_densities, solid, surrogates
+from relbo.mixture import Numbers
 from relbo.objectives.estimators import combine
 from relbo.oracles.ascending import chosen_of
 from relbo.oracles.base import AbstractOracle
@@ -72,10 +73,10 @@ class JointOracle(AbstractOracle):
 class _There(eqx.Module):
     """Draws of the mixture, which does not move."""
 
-    points: Array
-    shares: Array
-    log_p: Array
-    log_q: Array
+    points: Numbers
+    shares: Numbers
+    log_p: Numbers
+    log_q: Numbers
 
 
 def _there(cloud, dtype) -> _There:

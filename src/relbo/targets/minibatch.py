@@ -12,9 +12,7 @@ rows in batches of 512; with an anchor at the mode it is about $\sqrt{d/n}$. The
 shared by all draws.
 """
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from relbo.targets.base import AbstractTarget, AbstractWrapper
