@@ -47,6 +47,8 @@ class NaturalAscent(AbstractAscent):
     # Arrays, so that polishing with smaller steps meets the same compiled program.
     step_size: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=0.4)
     decay: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=4.0)
+    num_drops: int = eqx.field(static=True, default=1)
+    """How often a refinement that gains no more goes on with smaller steps."""
 
     def check(self, family):
         if not has_geometry(family):
@@ -57,7 +59,8 @@ class NaturalAscent(AbstractAscent):
 
     def annealed(self, round_index):
         # Round by round the falling step sizes go on where the round before ended.
-        return NaturalAscent(self.num_steps, self.num_draws, self.step_size / (1 + 4.0 * round_index), self.decay / 4)
+        smaller = self.step_size / (1 + self.decay) ** round_index
+        return NaturalAscent(self.num_steps, self.num_draws, smaller, self.decay, self.num_drops)
 
     def improve(self, key, door, mixture, objective, estimator, params, iteration):
         family = mixture.family
@@ -81,17 +84,19 @@ class NaturalAscent(AbstractAscent):
         state = _begin(mixture.params, mixture.log_weights)
         bank = Bank(key, capacity, self.draws // 2, dim, door.dtype)
         points = _place(mixture.family.scale, state.params, bank.at(0))
-        before: float | None = None
+        before, drops = -np.inf, 0
         for step in range(self.num_steps):
             seen = door(points, "refinement", num_used, bank.batch(step))
             fresh = np.asarray(step % WINDOW == 0)
-            args = (bank.at(step), seen, state, self.rate(step), _bounds(box, door.dtype), fresh, bank.at(step + 1))
+            rate = np.asarray(self.step_size / (1 + self.decay) ** drops, np.float32)
+            args = (bank.at(step), seen, state, rate, _bounds(box, door.dtype), fresh, bank.at(step + 1))
             state, points = _refine_step(mixture.family, estimator, *args)
             if step % WINDOW == WINDOW - 1:
                 value, std_err = _elbo_of(mixture, state)
-                if before is not None and not value - before > std_err:
-                    break
+                drops += not value - before > std_err
                 before = value
+                if drops > self.num_drops:
+                    break
         refined = Mixture(mixture.family, state.walk.base, state.log_weights)
         return refined, int(state.tally.num_nan)
 
@@ -295,7 +300,7 @@ def _refine_step(family, estimator, bank, seen, state, rate, bounds, fresh, ahea
     q = mixture.at(_points(family.scale, walk.params, noise))
     slopes = _inside(family.scale, walk.params, seen.slopes - q.slope, noise)
     values = (seen.values - q.log_q).reshape(noise.shape[:2])
-    found = _statistics(family, estimator, noise, values, slopes, jnp.ones(()))
+    found = _statistics(family, estimator, noise, values, slopes, jnp.ones((), values.dtype))
     moved = choose(mixture.active, _moved(family, walk, found, rate, bounds, check_fall=False), walk)
     log_weights = step_weights(mixture, found.value, jnp.minimum(rate, 1.0).astype(values.dtype))
     num_nan = jnp.sum(jnp.where(mixture.active, found.num_nan, 0))
