@@ -71,7 +71,7 @@ class Adaptive(AbstractStep):
             # Simpson's rule on the slope: on cached draws f itself is not quite an integral of it, and for a gap below
             # their noise no step would ever do.
             rise = (4 * slope(0.5 * gamma) + slope(gamma) - gap) / 6
-            return rise > -gap + 0.5 * gamma * curvature
+            return bool(rise > -gap + 0.5 * gamma * curvature)
 
         curvature, count = float(memory) * self.shrink, 0
         while too_bold(curvature) and count < self.max_backtracks:
