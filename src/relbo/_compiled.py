@@ -10,30 +10,39 @@ import jax
 
 F = TypeVar("F", bound=Callable)
 
+_SMALL = 2**15
+"""Numbers in the largest argument of a program that is not worth optimising: it runs in about a millisecond."""
+
 
 def compiled(function: F, *, runs_once: bool = False) -> F:
     """`equinox.filter_jit`, with options for the device that there is.
 
     On small problems compiling is most of what a user waits for. On the CPU, LLVM's first optimisation level compiles
-    our programs in half the time of the default and runs them as fast (XLA calls libraries for what is heavy). Of
-    a program that `runs_once` in a fit, XLA's older code generator makes slower code (by a third) in half the time.
-    The device is looked up at the first call, not at import.
+    our programs in half the time of the default and runs them as fast (XLA calls libraries for what is heavy), and
+    XLA's older code generator takes half of that again, for code as fast. Programs of small arguments, and those that
+    run once in a fit, are not optimised at all: that is three times as fast to compile, and what they lose is less.
+    The device, and the size of the arguments, are looked up at the first call.
     """
-    program = None
+    programs: dict[bool, Callable] = {}
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        nonlocal program
-        if program is None:
-            program = eqx.filter_jit(function, **compile_options(runs_once))
-        return program(*args, **kwargs)
+        small = runs_once or _size(args) < _SMALL
+        if small not in programs:
+            programs[small] = eqx.filter_jit(function, **compile_options(optimized=not small))
+        return programs[small](*args, **kwargs)
 
     return call  # type: ignore[return-value]
 
 
+def _size(args: tuple) -> int:
+    """Numbers in the largest of the arguments."""
+    return max((leaf.size for leaf in jax.tree.leaves(args) if eqx.is_array(leaf)), default=0)
+
+
 def temporary_bytes(function: Callable, *args: Any) -> int:
     """What XLA sets aside for the temporaries of `function`, once compiled; 0 where it does not say."""
-    analysis = jax.jit(function, **compile_options(True)).lower(*args).compile().memory_analysis()
+    analysis = jax.jit(function, **compile_options(optimized=False)).lower(*args).compile().memory_analysis()
     return analysis.temp_size_in_bytes if analysis is not None else 0
 
 
@@ -75,11 +84,12 @@ def host_split(key, num: int) -> list:
 
 
 @functools.cache
-def compile_options(runs_once: bool = False) -> dict[str, Any]:
+def compile_options(optimized: bool = True) -> dict[str, Any]:
+    """Arguments of `jax.jit` for the device that there is."""
     if jax.default_backend() != "cpu":
         return {}
-    options: dict[str, Any] = {"xla_backend_optimization_level": 1}
-    if runs_once and _is_known({"xla_cpu_use_fusion_emitters": False}):
+    options: dict[str, Any] = {"xla_backend_optimization_level": int(optimized)}
+    if _is_known({"xla_cpu_use_fusion_emitters": False}):
         options["xla_cpu_use_fusion_emitters"] = False
     return {"compiler_options": options}
 

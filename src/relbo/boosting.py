@@ -37,7 +37,7 @@ from relbo.targets.minibatch import Anchored
 from relbo.trace import Record
 from relbo.whitening import Whitened, identity_map
 
-_POLISH_ROUNDS = 5
+_POLISH_ROUNDS = 1
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
 
@@ -109,7 +109,7 @@ class Booster(eqx.Module):
             new, refine_nan = self.refinement.refine(refine_key, door, new, self.estimator)
             num_nan += refine_nan
         seen = measure(measure_key, door, old, new, proposals.best, self.num_measure, self.min_improvement)
-        accepted = bool(seen.improvement.value > self.min_improvement)
+        accepted = self._is_gain(seen.improvement)
         after = State(
             state.target,
             with_weights(new, weights_of(new)) if accepted else old,
@@ -144,6 +144,11 @@ class Booster(eqx.Module):
             values = (with_weights(new, weights_of(new)), seen.elbo.estimate)
             after = eqx.tree_at(lambda s: (s.mixture, s.elbo), state, values)
         return after, self._record(after, Tried("polish", 0.0, num_nan, seen.improvement), accepted, seen.elbo, door, begun)
+
+    def _is_gain(self, improvement: Estimate) -> bool:
+        """Whether what was tried is better by enough, and by more than a standard error (unless all are kept)."""
+        least = max(self.min_improvement, improvement.std_err) if self.min_improvement > -math.inf else -math.inf
+        return bool(improvement.value > least)
 
     def gap(self, key: Key[Array, ""], door: Door, mixture: Mixture, params: PyTree) -> Estimate:
         """The duality gap of a mixture at the component `params`, on fresh draws."""
@@ -240,6 +245,7 @@ class Booster(eqx.Module):
             num_nan=tried.num_nan + measured.num_nan,
             num_zero=measured.num_zero,
             nan_fraction=measured.num_nan / max(1, measured.estimate.num_draws),
+            spread=measured.spread,
             compile_seconds=compile_seconds() - begun.compiled,
             spent=dict(door.spent),
         )

@@ -12,12 +12,20 @@ import math
 from relbo.families import DENSE_LIMIT
 
 
+ENOUGH = 0.005
+"""Nats. Nearer to the target, judged by half the variance of log p - log q, a fit is not worth many evaluations: it is
+measured less finely, and one iteration in vain ends it."""
+_FEW_DIMENSIONS = 32
+"""Up to here a mixture has all its slots at once. Beyond, a step over empty slots costs more than to compile again when
+they are full: the work of a refinement grows with their square."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Budget:
     """The numbers that depend on the dimension. Draws are for each component and step, unless said otherwise."""
 
     capacity: int
-    """Slots of a mixture until they are full. Every evaluation of the mixture visits all of them, empty or not."""
+    """Slots of a mixture until they are full, and doubled. Every evaluation of the mixture visits all, empty or not."""
     ascent_draws: int
     """Draws of a natural-gradient step: of the race for the map and the oracle."""
     refine_draws: int
@@ -55,8 +63,8 @@ def budget(dim: int) -> Budget:
         return max(least, num >> halvings)
 
     return Budget(
-        capacity=thinned(32, 8),
-        ascent_draws=thinned(32, 4),
+        capacity=32 if dim <= _FEW_DIMENSIONS else 8,
+        ascent_draws=thinned(16 if dim <= _FEW_DIMENSIONS else 32, 4),
         refine_draws=thinned(16, 4),
         step_size=thinned(4, 1) / 10,
         num_restarts=thinned(6, 2),
@@ -64,9 +72,9 @@ def budget(dim: int) -> Budget:
         num_curved=thinned(4, 1),
         num_residual=thinned(16, 2),
         num_initial=thinned(4, 1),
-        start_draws=thinned(16, 4),
-        weight_draws=thinned(128, 32),
-        measure_draws=thinned(16384, 512),
+        start_draws=thinned(8, 4),
+        weight_draws=thinned(64, 32),
+        measure_draws=thinned(8192, 512),
         min_gain=max(5e-4, min(1e-5 * dim, 0.3)) if dim > DENSE_LIMIT else 5e-4,
         rank=thinned(64, 10) if dim > DENSE_LIMIT else 10,
     )

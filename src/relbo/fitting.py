@@ -16,7 +16,7 @@ import jax
 
 from relbo._warn import warn
 from relbo.boosting import Booster, State
-from relbo.budgets import budget
+from relbo.budgets import ENOUGH, budget
 from relbo.estimate import Estimate
 from relbo.interrupts import Terminated, interruption_in, terminable
 from relbo.mixture import Mixture
@@ -74,7 +74,7 @@ def fit(
     limit = _checked_limit(max_components)
     target = as_target(target)
     booster = _checked_booster(target, start, settings)
-    rules = [*_checked_rules(stop, target.dim), MaxComponents(limit), MaxIterations(3 * limit + 10)]
+    rules = [*_checked_rules(stop, booster), MaxComponents(limit), MaxIterations(3 * limit + 10)]
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
         run = _Run(booster, rules, operator.index(seed), best_by, file)
@@ -326,9 +326,10 @@ def _checked_limit(max_components: int | None) -> int:
     return max_components
 
 
-def _checked_rules(stop, dim: int) -> list[AbstractStop]:
+def _checked_rules(stop, booster: Booster) -> list[AbstractStop]:
     if stop is None:
-        return [GapBelow(), Stalled(min_improvement=budget(dim).min_gain)]
+        several = booster.step_rule.at_once > 1  # components an iteration: fewer iterations in vain say as much
+        return [GapBelow(), Stalled(3 if several else 5, budget(booster.target.dim).min_gain, ENOUGH)]
     rules = [stop] if isinstance(stop, AbstractStop) else list(stop)
     for rule in rules:
         if not isinstance(rule, AbstractStop):

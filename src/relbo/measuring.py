@@ -1,22 +1,26 @@
 """Measuring an iteration on fresh draws: ELBO, duality gap, improvement; as many draws as it takes to tell."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
+from relbo.budgets import ENOUGH
 from relbo.door import Door
 from relbo.estimate import Estimate
 from relbo.mixture import Mixture, draw_each, log_densities, log_mixture, num_active, stack, weights_of
 from relbo.objectives.evaluate import Evaluation, Influence, duality_gap, improvement, influence
 
-_FIRST_DRAWS = 64
-"""Of every component, in the first look."""
-_CLEAR = 4.0
+_FIRST_DRAWS = 512
+"""Of a mixture, in the first look; the next ones have twice as many each."""
+_FEWEST_EACH = 8
+"""Of every component: fewer give no error bar to speak of."""
+_CLEAR = 3.0
 """Standard errors that tell an improvement from none."""
-_FINE = 1e-3
-"""Nats: a standard error below which no decision of a fit depends on more draws."""
+_FINE, _COARSE = 1.5e-3, 3e-3
+"""Nats: a standard error below which no decision of a fit depends on more draws, far from the target and near it."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +35,18 @@ class Comparison:
     """Of the new mixture."""
     nan_before: float
     """The share of draws of the old mixture whose log density was NaN."""
+    spread: float
+    """The standard deviation of log p - log q under the new mixture."""
 
 
 def measure_one(key: Key[Array, ""], door: Door, mixture: Mixture, most: int) -> Evaluation:
-    """The ELBO of a mixture. `most` is the number of draws, over all slots, at the most."""
-    looks = _Looks(door, [mixture], most)
-    while True:
-        looks.look(key)
-        seen = looks.influence(0)
-        if looks.is_last or seen.std_err() < _FINE:
-            return seen.evaluation()
+    """The ELBO of a mixture, on `most` draws at the most."""
+    looks = _Looks(key, door, mixture)
+    for num_draws in _rounds(most):
+        seen = looks.influence(num_draws)
+        if seen.std_err() < _fine(seen):
+            break
+    return seen.evaluation()
 
 
 def measure(
@@ -48,72 +54,68 @@ def measure(
 ) -> Comparison:
     """ELBO of `new`, improvement over `old`, and the gap of `old` at the component `params`, with their errors.
 
-    Draws are doubled until the improvement is clearly above or below `least`, or known to a thousandth of a nat.
+    Each has as many draws as the other, by common random numbers slot by slot; they are doubled until the improvement
+    is clearly above or below `least`, or known as well as matters.
     """
-    same = old is new
-    looks = _Looks(door, [old] if same else [old, new], most)
-    while True:
-        looks.look(key)
-        before, after = looks.influence(0), looks.influence(0 if same else 1)
+    looks_old = _Looks(key, door, old)
+    looks_new = looks_old if new is old else _Looks(key, door, new)
+    for num_draws in _rounds(most):
+        before = looks_old.influence(num_draws)
+        after = before if new is old else looks_new.influence(num_draws)
         gained = improvement(before, after)
-        clear = abs(gained.value - least) > _CLEAR * gained.std_err or gained.std_err < _FINE
-        if looks.is_last or (not same and clear) or (same and after.std_err() < _FINE):
+        std_err = after.std_err() if new is old else gained.std_err
+        if std_err < _fine(after) or (new is not old and abs(gained.value - least) > _CLEAR * std_err):
             break
     gap = Evaluation(Estimate(float("nan"), float("inf"), 0), 0, 0)
     if params is not None:
-        gap = duality_gap(before, _ratios_of_one(key, door, old, params, before.valid.size))
-    used = max(1.0, before.valid[weights_of(old) > 0].size)
-    return Comparison(gap, gained, after.evaluation(), before.num_nan / used)
+        gap = duality_gap(before, _ratios_of_one(key, door, old, params, num_draws // 2))
+    return Comparison(gap, gained, after.evaluation(), before.num_nan / before.num_used, after.spread)
+
+
+def _fine(seen: Influence) -> float:
+    return _COARSE if 0.5 * seen.spread**2 < ENOUGH else _FINE
+
+
+def _rounds(most: int) -> Iterator[int]:
+    """Numbers of draws, each twice the one before."""
+    num = min(_FIRST_DRAWS, most)
+    while num < most:
+        yield num
+        num *= 2
+    yield most
 
 
 class _Looks:
-    """Draws of some mixtures, by common random numbers, made in rounds that double their number."""
+    """log p - log q at more and more draws of a mixture, the same number from every component."""
 
-    def __init__(self, door: Door, mixtures: list[Mixture], most: int):
-        self.door, self.mixtures = door, mixtures
-        self.most = max(2, most // mixtures[0].capacity)
-        self.ratios: list[list[np.ndarray]] = [[] for _ in mixtures]
-        self.num_rounds = 0
+    def __init__(self, key, door: Door, mixture: Mixture):
+        self.key, self.door, self.mixture = key, door, mixture
+        self.weights, self.num_components = weights_of(mixture), num_active(mixture)
+        self.ratios = np.zeros((mixture.capacity, 0))
 
-    @property
-    def num_each(self) -> int:
-        return min(_FIRST_DRAWS, self.most) * self.num_rounds
+    def influence(self, num_draws: int) -> Influence:
+        """Of so many draws in all, those known already among them."""
+        have, want = self.ratios.shape[1], max(_FEWEST_EACH, num_draws // self.num_components)
+        if want > have:
+            self.ratios = np.concatenate([self.ratios, self._more(have, want)], axis=1)
+        return influence(self.ratios, self.weights)
 
-    @property
-    def is_last(self) -> bool:
-        return self.num_each >= self.most
-
-    def look(self, key) -> None:
-        """The first round, or as many rounds as there were."""
-        for _ in range(max(1, self.num_rounds)):
-            round_key = jax.random.fold_in(key, self.num_rounds)
-            for mixture, ratios in zip(self.mixtures, self.ratios, strict=True):
-                ratios.append(_ratios(round_key, self.door, mixture, min(_FIRST_DRAWS, self.most)))
-            self.num_rounds += 1
-            if self.is_last:
-                return
-
-    def influence(self, which: int) -> Influence:
-        return influence(np.concatenate(self.ratios[which], axis=1), weights_of(self.mixtures[which]))
+    def _more(self, have: int, want: int) -> np.ndarray:
+        mixture, num = self.mixture, self.num_components
+        points = draw_each(self.key, mixture, want).reshape(mixture.capacity, want, -1)[:num, have:]
+        flat = points.reshape(-1, points.shape[-1])
+        log_p, _ = self.door.numbers(flat, "measuring")
+        log_q = log_mixture(log_densities(mixture.family, mixture.params, flat), self.weights)
+        ratios = np.zeros((mixture.capacity, want - have))  # of empty slots: zeros, which count for nothing
+        ratios[:num] = (log_p - log_q).reshape(num, -1)
+        return ratios
 
 
-def _ratios(key, door: Door, mixture: Mixture, num_each: int) -> np.ndarray:
-    """log p - log q at draws of every slot; zeros for empty ones, of which the first slots have none."""
-    used = num_active(mixture) * num_each
-    points = np.asarray(draw_each(key, mixture, num_each))[:used]
-    log_p, _ = door.numbers(points, "measuring")
-    log_q = log_mixture(log_densities(mixture.family, mixture.params, points), weights_of(mixture))
-    ratios = np.zeros(mixture.capacity * num_each)
-    ratios[:used] = log_p - log_q
-    return ratios.reshape(mixture.capacity, num_each)
-
-
-def _ratios_of_one(key, door: Door, mixture: Mixture, params: PyTree, most: int) -> np.ndarray:
-    """log p - log q at draws of one component: as many as of half the slots, at the most those of the mixture."""
-    num_slots = max(1, min(mixture.capacity, 4))
+def _ratios_of_one(key, door: Door, mixture: Mixture, params: PyTree, num_draws: int) -> np.ndarray:
+    """log p - log q at draws of one component, drawn as if it filled all slots."""
     alone = stack(jax.tree.map(lambda leaf: np.asarray(leaf)[None], params), mixture.capacity)
     repeated = Mixture(mixture.family, alone, mixture.log_weights)
-    num_each = min(_FIRST_DRAWS, most)
-    points = np.asarray(draw_each(jax.random.fold_in(key, 2**16), repeated, num_each))[: num_slots * num_each]
+    each = max(2, -(-num_draws // mixture.capacity))
+    points = draw_each(jax.random.fold_in(key, 2**16), repeated, each)
     log_p, _ = door.numbers(points, "measuring")
     return log_p - log_mixture(log_densities(mixture.family, mixture.params, points), weights_of(mixture))

@@ -40,23 +40,28 @@ class GapBelow(AbstractStop):
 
 
 class Stalled(AbstractStop):
-    """The last `patience` components together did not improve the ELBO.
+    """The last `patience` iterations together did not improve the ELBO.
 
     A paired test on common draws: their total improvement is within two standard errors of zero, or below
-    `min_improvement` nats a component.
+    `min_improvement` nats an iteration. Where the mixture is within about `enough` nats of the target, judged by half
+    the variance of log p - log q, one iteration in vain will do.
     """
 
     patience: int = 5
     min_improvement: float = FEW.min_gain
+    enough: float = 0.0
 
     def reason(self, records):
-        last = [record for record in records[-self.patience :] if record.improvement is not None]
-        if len(last) < self.patience:
+        near = 0.5 * records[-1].spread ** 2 < self.enough
+        patience = 1 if near else self.patience
+        last = [record for record in records[-patience:] if record.improvement is not None]
+        if len(last) < patience:
             return None
         total = sum(record.improvement.value for record in last if record.accepted)
         error = math.sqrt(sum(record.improvement.std_err**2 for record in last if record.accepted))
-        if total <= max(2 * error, self.patience * self.min_improvement):
-            return f"the last {self.patience} components did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
+        if total <= max(2 * error, patience * self.min_improvement):
+            which = "iteration" if patience == 1 else f"{patience} iterations"
+            return f"the last {which} did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
         return None
 
 

@@ -23,6 +23,8 @@ class Evaluation:
     estimate: Estimate
     num_nan: int
     num_zero: int
+    spread: float = float("nan")
+    """The standard deviation of one draw's value."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,13 @@ class Influence:
     valid: np.ndarray
     num_nan: int
     num_zero: int
+    spread: float
+    """The standard deviation of the ratio under the mixture. Half its square is the divergence, where that is small."""
+
+    @property
+    def num_used(self) -> int:
+        """Draws of components: those of empty slots do not count."""
+        return int(np.any(self.per_draw != 0, axis=1).sum() * self.valid.shape[1]) or self.valid.size
 
     def std_err(self) -> float:
         return _stratified_std_err(self.per_draw, self.valid)
@@ -45,7 +54,7 @@ class Influence:
         return _stratified_std_err(self.mean_per_draw, self.valid)
 
     def evaluation(self) -> Evaluation:
-        return Evaluation(Estimate(self.value, self.std_err(), self.valid.size), self.num_nan, self.num_zero)
+        return Evaluation(Estimate(self.value, self.std_err(), self.num_used), self.num_nan, self.num_zero, self.spread)
 
 
 def elbo(ratios: np.ndarray, weights: np.ndarray) -> Evaluation:
@@ -63,14 +72,22 @@ def duality_gap(inside: Influence, component_ratios: np.ndarray) -> Evaluation:
     outside = influence(component_ratios[None], np.ones(1))
     std_err = float(np.hypot(outside.std_err_of_mean(), inside.std_err_of_mean()))
     num_nan, num_zero = inside.num_nan + outside.num_nan, inside.num_zero + outside.num_zero
-    num_draws = inside.valid.size + component_ratios.size
+    num_draws = inside.num_used + component_ratios.size
     return Evaluation(Estimate(outside.mean - inside.mean, std_err, num_draws), num_nan, num_zero)
 
 
 def improvement(before: Influence, after: Influence) -> Estimate:
-    """ELBO(after) - ELBO(before) where slot k of both drew with common random numbers; the same slots in both."""
-    std_err = _stratified_std_err(after.per_draw - before.per_draw, after.valid * before.valid)
-    return Estimate(after.value - before.value, std_err, after.valid.size)
+    """ELBO(after) - ELBO(before), the first draws of slot k of both made with common random numbers."""
+    num_both = min(before.valid.shape[1], after.valid.shape[1])
+    one, other = before.per_draw[:, :num_both], after.per_draw[:, :num_both]
+    valid = before.valid[:, :num_both] * after.valid[:, :num_both]
+    count = np.maximum(valid.sum(1), 2)
+    centered = [valid * (part - (valid * part).sum(1, keepdims=True) / count[:, None]) for part in (one, other)]
+    covariance = np.sum(centered[0] * centered[1], axis=1) / (count - 1)
+    shared = np.sum(covariance * num_both) / (before.valid.shape[1] * after.valid.shape[1])
+    variance = before.std_err() ** 2 + after.std_err() ** 2 - 2 * shared
+    std_err = float(np.sqrt(max(variance, 0.0))) if not np.isnan(variance) else float("nan")
+    return Estimate(after.value - before.value, std_err, after.num_used)
 
 
 def influence(ratios: np.ndarray, weights: np.ndarray) -> Influence:
@@ -88,9 +105,10 @@ def influence(ratios: np.ndarray, weights: np.ndarray) -> Influence:
         per_draw = mean_per_draw + weights[:, None] * np.where(inside, 1 / mass, 0.0)
         lost = bool(np.any(used[:, 0] & (valid.sum(1) == 0)))
         value = np.nan if lost else float(mean + np.log(mass))
+        spread = float(np.sqrt(np.sum(np.where(inside, share * (finite - mean) ** 2, 0.0)) / mass))
     num_zero = int(np.sum(used & ~inside & ~broken))
     mean = np.nan if lost else float(mean)
-    return Influence(value, mean, per_draw, mean_per_draw, valid, int(broken.sum()), num_zero)
+    return Influence(value, mean, per_draw, mean_per_draw, valid, int(broken.sum()), num_zero, spread)
 
 
 def _stratified_std_err(per_draw: np.ndarray, valid: np.ndarray) -> float:

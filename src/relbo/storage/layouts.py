@@ -116,7 +116,7 @@ def decode_estimate(data: Any) -> Estimate:
 
 
 _ESTIMATES = ("elbo", "improvement", "gap", "objective")
-_NUMBERS = ("step_size", "seconds", "nan_fraction", "compile_seconds")
+_NUMBERS = ("step_size", "seconds", "nan_fraction", "compile_seconds", "spread")
 
 
 def encode_record(record: Record) -> dict[str, Any]:
