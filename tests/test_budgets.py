@@ -1,14 +1,15 @@
-"""Budgets: as ever in few dimensions, less work in many; and the low-rank map that many dimensions get."""
+"""Budgets: less work the more dimensions there are beyond a limit; and the low-rank map that many dimensions get."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import relbo
 from relbo.ascent.curvature import softest
-from relbo.budgets import FEW, budget
+from relbo.budgets import budget
 from relbo.door import Door, block_of
 from relbo.families import DENSE_LIMIT
 from relbo.objectives import ESTIMATORS
@@ -17,21 +18,23 @@ from relbo.precondition import Preconditioner, find_map
 from relbo.steps import FullyCorrective
 from relbo.whitening import identity_map
 
-DIMS = (1, 20, DENSE_LIMIT, DENSE_LIMIT + 1, 1000, 8371, 27_901, 10**6)
+DIMS = (DENSE_LIMIT, DENSE_LIMIT + 1, 1000, 8371, 27_901, 10**6)
 
 
 def standard_normal(dim):
     return relbo.from_log_density(lambda z: -0.5 * jnp.sum(z**2), jnp.zeros(dim))
 
 
-def test_nothing_changes_up_to_the_limit():
-    assert budget(1) == budget(DENSE_LIMIT) == FEW
-    booster = relbo.make_booster(standard_normal(2))
-    assert booster.oracle == NaturalOracle() and booster.preconditioner == Preconditioner()
-    assert booster.step_rule == FullyCorrective(num_draws=min(FullyCorrective().num_draws, FEW.weight_draws))
-    assert booster.num_measure == FEW.measure_draws and booster.points_at_once is None
-    afforded = Starts(FEW.num_residual, FEW.num_walks, FEW.num_initial, num_draws=FEW.start_draws)
-    assert booster.oracle.starts == Starts() == afforded
+@pytest.mark.parametrize("dim", [2, 100, 5000])
+def test_the_defaults_are_what_the_budget_affords(dim):
+    booster, afford = relbo.make_booster(standard_normal(dim)), budget(dim)
+    starts = Starts(afford.num_residual, afford.num_walks, afford.num_initial, num_draws=afford.start_draws)
+    assert booster.oracle.starts == starts and booster.oracle.num_restarts == afford.num_restarts
+    assert booster.oracle.ascent.num_draws == booster.preconditioner.num_draws == afford.ascent_draws
+    assert booster.refinement.num_draws == afford.refine_draws
+    assert booster.step_rule.num_draws == min(FullyCorrective().num_draws, afford.weight_draws)
+    assert booster.num_measure <= afford.measure_draws
+    assert (booster.points_at_once is None) == (dim <= DENSE_LIMIT), "nothing need be limited in few dimensions"
 
 
 def test_no_budget_rises_with_the_dimension_and_all_have_a_least():
