@@ -33,8 +33,8 @@ def interrupting(step, num: int, error=KeyboardInterrupt):
     """`Booster.step` that is interrupted at its call number `num`, when its work is done but not yet handed over."""
     calls = iter(range(1000))
 
-    def interrupted(self, key, state):
-        found = step(self, key, state)
+    def interrupted(self, *args):
+        found = step(self, *args)
         if next(calls) == num:
             raise error
         return found

@@ -102,10 +102,10 @@ def test_sigterm(tmp_path):
         import relbo
         from lean_fits import SETTINGS, lean_target
         step = relbo.Booster.step
-        def terminated(self, key, state):
+        def terminated(self, key, state, most):
             if state.iteration == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return step(self, key, state)
+            return step(self, key, state, most)
         relbo.Booster.step = terminated
         posterior = relbo.fit(lean_target(), **SETTINGS)
         print(len(posterior.trace), posterior.stop_reason, flush=True)

@@ -94,15 +94,18 @@ class Booster(eqx.Module):
         state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, False)
         return state, self._record(state, Tried("first", 1.0, num_nan), True, seen, door, begun)
 
-    def step(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
-        """One iteration. What does not improve the mixture by `min_improvement` is rejected."""
+    def step(self, key: Key[Array, ""], state: State, most: int | None = None) -> tuple[State, Record]:
+        """One iteration. What does not improve the mixture by `min_improvement` is rejected.
+
+        `most` components, old and new, are weighed at the most; at least one is proposed in any case.
+        """
         begun = Begun()
         mode_key, cloud_key, oracle_key, new_key, refine_key, measure_key = host_split(key, 6)
         door = self.door(state.target)
         old = _with_room(state.mixture)
         modes = self.find_modes(mode_key, door) if state.explore else state.modes
         cloud = make_cloud(cloud_key, door, old, max(1, self.step_rule.num_draws or FEW.weight_draws), "weights")
-        proposals = self._propose(oracle_key, door, cloud, modes, state.iteration + 1)
+        proposals = self._propose(oracle_key, door, cloud, modes, state.iteration + 1, most)
         new, update, memory, num_nan = self._weigh(new_key, door, cloud, proposals, state)
         num_nan += proposals.num_nan
         if self.refinement is not None:
@@ -199,11 +202,12 @@ class Booster(eqx.Module):
         found = self.first_ascent.improve(key, door, empty, FiniteStep(), self.estimator, start, 0)
         return alone.place(0, jax.tree.map(lambda leaf: leaf[0], found.params), 0.0), found.num_nan
 
-    def _propose(self, key, door: Door, cloud: Cloud, modes, iteration: int) -> Proposals:
+    def _propose(self, key, door: Door, cloud: Cloud, modes, iteration: int, most: int | None = None) -> Proposals:
         # With several components an iteration the finite step is that of one more among them all.
-        most = min(self.step_rule.at_once, cloud.mixture.capacity - cloud.num_components)
+        room = min(most or cloud.mixture.capacity, cloud.mixture.capacity) - cloud.num_components
+        num = max(1, min(self.step_rule.at_once, room))
         time = cloud.num_components if self.step_rule.at_once > 1 else iteration
-        return self.oracle.propose(key, door, cloud, modes, self.objective, self.estimator, time, most)
+        return self.oracle.propose(key, door, cloud, modes, self.objective, self.estimator, time, num)
 
     def _weigh(
         self, key, door: Door, cloud: Cloud, proposals: Proposals, state: State

@@ -92,6 +92,7 @@ class _Run:
 
     def __init__(self, booster: Booster, rules: list[AbstractStop], seed: int, best_by, file: Checkpoint | None):
         self.booster, self.rules, self.seed, self.best_by, self.file = booster, rules, seed, best_by, file
+        self.most = min(rule.num for rule in rules if isinstance(rule, MaxComponents))
         self.key = jax.random.key(seed)
         self.state: State | None = None
         self.records: list[Record] = []
@@ -144,7 +145,8 @@ class _Run:
             self._take(*self.booster.init(jax.random.fold_in(self.key, 0)), report)
         while (reason := self._stop_reason()) is None:
             state = self.current
-            self._take(*self.booster.step(jax.random.fold_in(self.key, state.iteration + 1), state), report)
+            key = jax.random.fold_in(self.key, state.iteration + 1)
+            self._take(*self.booster.step(key, state, self.most), report)
         self.reason = reason
         if self._is_broken():
             self._explain(f"The fit stopped: {reason}")
