@@ -62,6 +62,7 @@ class Preconditioner(eqx.Module):
 
 def find_map(key: Key[Array, ""], door: Door, settings: Preconditioner, estimator: AbstractEstimator) -> Door:
     """The door in whitened coordinates, from the one in the model's own, shifted to the starting point."""
+    door = anchored(door, _shifted(door, 0.0))  # where it starts: from here on ascents may climb on minibatches
     if settings.kind == "none":
         return door
     runner_key, race_key, tilt_key = host_split(key, 3)
