@@ -123,9 +123,13 @@ def _different(ends: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.nda
     return np.asarray(chosen), np.argmin(distances, axis=1)
 
 
+def _whitened(target: Whitened, points):
+    return _solved(target.family, target.params, points)
+
+
 @partial(compiled, runs_once=True)
-def _whitened(target, points):
-    return jax.vmap(target.whiten)(points)
+def _solved(family, params, points):
+    return jax.vmap(lambda z: family.scale.solve(params.scale, z - params.loc))(points)
 
 
 @partial(compiled, runs_once=True)
