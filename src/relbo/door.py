@@ -80,6 +80,8 @@ class Door:
             dynamic = (dynamic, jax.random.fold_in(batch[0], _BATCHES + batch[1]))
         blocks = (points,) if num == block else _blocks(points, block)
         seen = [program(dynamic, part) for part in blocks[: -(-used // block)]]
+        blank = Seen(np.zeros(block, self.dtype), np.zeros((block, self.dim), self.dtype))
+        seen += [blank] * (len(blocks) - len(seen))  # so that any number of used points meets one program
         return seen[0] if num == block else _joined(tuple(seen), num)
 
     def numbers(self, points: Any, purpose: str) -> tuple[np.ndarray, np.ndarray]:
@@ -168,9 +170,7 @@ def _blocks(points, block: int):
 
 @partial(jax.jit, static_argnums=1)
 def _joined(seen: tuple[Seen, ...], num: int) -> Seen:
-    values, slopes = (jnp.concatenate(parts)[:num] for parts in zip(*seen, strict=True))
-    missing = num - values.shape[0]
-    return Seen(jnp.pad(values, (0, missing)), jnp.pad(slopes, ((0, missing), (0, 0))))
+    return Seen(*(jnp.concatenate(parts)[:num] for parts in zip(*seen, strict=True)))
 
 
 @compiled
