@@ -32,8 +32,8 @@ _IN_CACHE = 2**20
 class Seen(NamedTuple):
     """log p at points, and its gradient (zero where the target has none). +inf is as broken as NaN, and becomes NaN."""
 
-    values: Float[Array, " num"]
-    slopes: Float[Array, "num dim"]
+    values: Float[Array | np.ndarray, " num"]
+    slopes: Float[Array | np.ndarray, "num dim"]
 
 
 class Door:
