@@ -109,7 +109,8 @@ def weight_problem(
     count = valid.sum(1)
     share = np.where(count > 0, count / np.maximum(count + zero, 1), 1.0)
     # Empty slots never enter: their log densities are irrelevant at weight zero, and must only be finite.
-    log_s = np.where(usable, log_s - np.log(share), -np.inf)
+    # Nor does a proposal without a density: it gets no weight, and the others keep theirs.
+    log_s = np.where(usable & ~np.isnan(log_s), log_s - np.log(share), -np.inf)
     peak = np.max(log_s, axis=-1)
     peak = np.where(np.isfinite(peak), peak, 0.0)
     relative = np.exp(log_s - peak[..., None])
