@@ -80,8 +80,8 @@ def fragile() -> tuple[Simulator, relbo.targets.AbstractTarget, int]:
     """The simulator, its target, and the evaluations after which a fit is in the middle of its iterations."""
     simulator = Simulator()
     target = relbo.from_callable(simulator, dim=1, batched=True, gradient=False)
-    first = relbo.fit(target, **{**FRAGILE_SETTINGS, "max_components": 1})
-    return simulator, target, first.num_evaluations + 30_000
+    first, whole = (relbo.fit(target, **{**FRAGILE_SETTINGS, "max_components": num}) for num in (1, 6))
+    return simulator, target, (first.num_evaluations + whole.num_evaluations) // 2
 
 
 class Wild(relbo.oracles.AscentOracle):

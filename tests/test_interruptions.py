@@ -65,8 +65,8 @@ def test_warnings_as_errors_cost_no_result(target, monkeypatch, caplog):
     assert "Interrupted: returning the posterior" in caplog.text
 
 
-def test_a_real_signal_inside_a_callback():
-    """JAX makes errors of its own of what is raised there; it is an interruption all the same."""
+def test_a_real_signal_inside_a_function_on_the_host():
+    """In the middle of the user's own function."""
     simulator, model, midway = fragile()
 
     def interrupt(values):
