@@ -28,7 +28,7 @@ from relbo.measuring import measure, measure_one
 from relbo.mixture import Mixture, log_densities, nothing, num_active, put, weights_of, with_weights
 from relbo.objectives import AbstractEstimator, AbstractObjective, Evaluation, FiniteStep
 from relbo.oracles import AbstractOracle, Cloud, Proposals, find_modes, make_cloud
-from relbo.oracles.starts import draw_own
+from relbo.oracles.starts import disagree, draw_own
 from relbo.precondition import Preconditioner, find_map
 from relbo.steps import AbstractStep, WeightUpdate
 from relbo.steps.base import weight_problem
@@ -109,7 +109,9 @@ class Booster(eqx.Module):
         new, update, memory, num_nan = self._weigh(new_key, door, cloud, proposals, state)
         num_nan += proposals.num_nan
         if self.refinement is not None:
-            new, refine_nan = self.refinement.refine(refine_key, door, new, self.estimator)
+            # What did not gain is tried again with more patience: noise may be what limits it.
+            refinement = self.refinement.patient() if state.explore else self.refinement
+            new, refine_nan = refinement.refine(refine_key, door, new, self.estimator)
             num_nan += refine_nan
         seen = measure(measure_key, door, old, new, proposals.best, self.num_measure, self.min_improvement)
         accepted = self._is_gain(seen.improvement)
@@ -250,6 +252,7 @@ class Booster(eqx.Module):
             num_zero=measured.num_zero,
             nan_fraction=measured.num_nan / max(1, measured.estimate.num_draws),
             spread=measured.spread,
+            several_modes=disagree(self.family, state.modes),
             compile_seconds=compile_seconds() - begun.compiled,
             spent=dict(door.spent),
         )

@@ -13,8 +13,8 @@ from relbo.families import DENSE_LIMIT
 
 
 ENOUGH = 0.005
-"""Nats. Nearer to the target, judged by half the variance of log p - log q, a fit is not worth many evaluations: it is
-measured less finely, and one iteration in vain ends it."""
+"""Nats. Nearer to the target, judged by half the variance of log p - log q, a fit has nothing left to do that is
+worth its evaluations."""
 _FEW_DIMENSIONS = 32
 """Up to here a mixture has all its slots at once. Beyond, a step over empty slots costs more than to compile again when
 they are full: the work of a refinement grows with their square."""
@@ -74,7 +74,7 @@ def budget(dim: int) -> Budget:
         num_initial=thinned(4, 1),
         start_draws=thinned(8, 4),
         weight_draws=thinned(64, 32),
-        measure_draws=thinned(8192, 512),
+        measure_draws=thinned(4096, 512),
         min_gain=max(5e-4, min(1e-5 * dim, 0.3)) if dim > DENSE_LIMIT else 5e-4,
         rank=thinned(64, 10) if dim > DENSE_LIMIT else 10,
     )

@@ -16,14 +16,14 @@ import jax
 
 from relbo._warn import warn
 from relbo.boosting import Booster, State
-from relbo.budgets import ENOUGH, budget
+from relbo.budgets import budget
 from relbo.estimate import Estimate
 from relbo.interrupts import Terminated, interruption_in, terminable
 from relbo.mixture import Mixture
 from relbo.posterior import Posterior
 from relbo.progress import progress
 from relbo.settings import make_booster
-from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxIterations, Stalled
+from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxIterations, Near, Stalled
 from relbo.storage.checkpoint import Checkpoint, check_same_fit, fingerprint, locked
 from relbo.storage.files import check_alike
 from relbo.storage.layouts import decode_estimate, encode_estimate
@@ -101,6 +101,8 @@ class _Run:
         self.num_old = 0
         """So many records were made before this call."""
         self.reason = "it was interrupted"
+        self.is_continued = False
+        """Whether it goes on from a posterior that was finished before."""
         self.final: State | None = None
         self.best: tuple[float, State] | None = None
         self.about: dict[str, Any] = {}
@@ -115,7 +117,7 @@ class _Run:
         """Take up what there is: the checkpoint, or else the posterior to start from."""
         if start is not None:
             self._resume(start)
-            self.first_new = len(self.records) - 1
+            self.first_new, self.is_continued = len(self.records) - 1, True
             if not self.booster.step_rule.monotone:  # what there was competes with what will be
                 self.best = (self._value(start), _showing(self.current, start.mixture, start.elbo))
         if self.file is None:
@@ -151,7 +153,9 @@ class _Run:
         if self._is_broken():
             self._explain(f"The fit stopped: {reason}")
             return
-        if self.booster.refinement is not None and self.records[-1].num_components > 1:
+        # Near the target polishing has next to nothing to gain.
+        near = any(isinstance(rule, Near) and rule.reason(self.records) == reason for rule in self.rules)
+        if self.booster.refinement is not None and self.records[-1].num_components > 1 and not near:
             begun = self.current if self.best is None else self.best[1]
             final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), begun)
             self.final, self.records = final, [*self.records, record]
@@ -216,7 +220,9 @@ class _Run:
                 f"{records[-1].nan_fraction:.0%} of the draws had a NaN log density (the limit is "
                 f"{MAX_NAN_FRACTION:.0%}): check the model there"
             )
-        return next((reason for rule in self.rules if (reason := rule.reason(records)) is not None), None)
+        # A fit that is continued was near enough before, and is asked for more.
+        rules = [rule for rule in self.rules if not (self.is_continued and isinstance(rule, Near))]
+        return next((reason for rule in rules if (reason := rule.reason(records)) is not None), None)
 
     def end_early(self, error: BaseException) -> None:
         """Say what happened and what there is. Where there is nothing, or nothing but to obey, raise."""
@@ -331,7 +337,7 @@ def _checked_limit(max_components: int | None) -> int:
 def _checked_rules(stop, booster: Booster) -> list[AbstractStop]:
     if stop is None:
         several = booster.step_rule.at_once > 1  # components an iteration: fewer iterations in vain say as much
-        return [GapBelow(), Stalled(3 if several else 5, budget(booster.target.dim).min_gain, ENOUGH)]
+        return [Near(), GapBelow(), Stalled(3 if several else 5, budget(booster.target.dim).min_gain)]
     rules = [stop] if isinstance(stop, AbstractStop) else list(stop)
     for rule in rules:
         if not isinstance(rule, AbstractStop):

@@ -208,6 +208,11 @@ def log_mixture(log_each: np.ndarray, weights: np.ndarray) -> np.ndarray:
         return safe + np.log(np.exp(joint - safe[..., None]).sum(axis=-1))
 
 
+@partial(compiled, runs_once=True)
+def locations_of(family: AbstractFamily, params: PyTree) -> Float[Array, "stack dim"]:
+    return jax.vmap(family.location)(params)
+
+
 @partial(compiled)
 def _draw_each(key, family, params, num_draws):
     mixture = Mixture(family, params, jnp.zeros(jax.tree.leaves(params)[0].shape[0]))

@@ -5,7 +5,7 @@ from abc import abstractmethod
 
 import equinox as eqx
 
-from relbo.budgets import FEW
+from relbo.budgets import ENOUGH, FEW
 from relbo.trace import Record
 
 
@@ -43,26 +43,38 @@ class Stalled(AbstractStop):
     """The last `patience` iterations together did not improve the ELBO.
 
     A paired test on common draws: their total improvement is within two standard errors of zero, or below
-    `min_improvement` nats an iteration. Where the mixture is within about `enough` nats of the target, judged by half
-    the variance of log p - log q, one iteration in vain will do.
+    `min_improvement` nats an iteration.
     """
 
     patience: int = 5
     min_improvement: float = FEW.min_gain
-    enough: float = 0.0
 
     def reason(self, records):
-        near = 0.5 * records[-1].spread ** 2 < self.enough
-        patience = 1 if near else self.patience
-        last = [record for record in records[-patience:] if record.improvement is not None]
-        if len(last) < patience:
+        last = [record for record in records[-self.patience :] if record.improvement is not None]
+        if len(last) < self.patience:
             return None
         total = sum(record.improvement.value for record in last if record.accepted)
         error = math.sqrt(sum(record.improvement.std_err**2 for record in last if record.accepted))
-        if total <= max(2 * error, patience * self.min_improvement):
-            which = "iteration" if patience == 1 else f"{patience} iterations"
-            return f"the last {which} did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
+        if total <= max(2 * error, self.patience * self.min_improvement):
+            return f"the last {self.patience} iterations did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
         return None
+
+
+class Near(AbstractStop):
+    """The mixture is within about `tol` nats of the target wherever it has mass: more would hardly pay.
+
+    Where q is near p, KL(q || p) is half the variance of log p - log q under q. That sees nothing of what lies elsewhere,
+    so the rule speaks only where all walks for modes ended in one place.
+    """
+
+    tol: float = ENOUGH
+
+    def reason(self, records):
+        last = records[-1]
+        divergence = 0.5 * last.spread**2
+        if not divergence < self.tol or last.several_modes or not last.accepted:
+            return None
+        return f"the mixture is within about {divergence:.1g} nats of the target, and no other mode was found"
 
 
 class MaxComponents(AbstractStop):

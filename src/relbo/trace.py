@@ -37,6 +37,8 @@ class Record:
     """The share of this iteration's measuring draws that were NaN."""
     spread: float = math.nan
     """The standard deviation of log p - log q under the mixture that was measured, in nats."""
+    several_modes: bool = False
+    """Whether walks for modes ended in different places: there may be more."""
     compile_seconds: float = 0.0
     """Of `seconds`, those in which JAX traced and compiled programs."""
     spent: dict[str, int] = field(default_factory=dict)

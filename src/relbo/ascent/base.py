@@ -41,6 +41,10 @@ class AbstractAscent(eqx.Module):
         """The same ascent (the same compiled program) with steps fit for round `round_index` >= 1 of polishing."""
 
     @abstractmethod
+    def patient(self) -> "AbstractAscent":
+        """The same ascent (the same compiled program) that looks longer before it gives up, for a second try."""
+
+    @abstractmethod
     def improve(
         self,
         key: Key[Array, ""],

@@ -43,6 +43,9 @@ class GradientAscent(AbstractAscent):
     def annealed(self, round_index):
         return self  # the schedule inside falls anew in every round
 
+    def patient(self):
+        return self  # it never gives up before its last step
+
     def improve(self, key, door, mixture, objective, estimator, params, iteration):
         state = _begin(self, params, None)
         points = _draw(self, mixture.family, key, state.params, np.asarray(0, np.int32))

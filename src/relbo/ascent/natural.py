@@ -9,6 +9,7 @@ All residuals are seen from inside a component, as functions of its noise: with 
 $\nabla f(z)$ is $L^\top \nabla f$ there, and that of $\log s$ itself is $-\varepsilon$.
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -49,6 +50,8 @@ class NaturalAscent(AbstractAscent):
     decay: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=4.0)
     num_drops: int = eqx.field(static=True, default=1)
     """How often a refinement that gains no more goes on with smaller steps."""
+    window_draws: int = eqx.field(static=True, default=2000)
+    """Draws between two looks at whether it still gains: few components take more steps, to be seen to move."""
 
     def check(self, family):
         if not has_geometry(family):
@@ -60,7 +63,10 @@ class NaturalAscent(AbstractAscent):
     def annealed(self, round_index):
         # Round by round the falling step sizes go on where the round before ended.
         smaller = self.step_size / (1 + self.decay) ** round_index
-        return NaturalAscent(self.num_steps, self.num_draws, smaller, self.decay, self.num_drops)
+        return dataclasses.replace(self.patient(), step_size=smaller)
+
+    def patient(self):
+        return dataclasses.replace(self, num_steps=2 * self.num_steps, window_draws=4 * self.window_draws)
 
     def improve(self, key, door, mixture, objective, estimator, params, iteration):
         family = mixture.family
@@ -84,14 +90,14 @@ class NaturalAscent(AbstractAscent):
         state = _begin(mixture.params, mixture.log_weights)
         bank = Bank(key, capacity, self.draws // 2, dim, door.dtype)
         points = _place(mixture.family.scale, state.params, bank.at(0))
-        before, drops = -np.inf, 0
+        before, drops, window = -np.inf, 0, int(np.clip(self.window_draws // num_used, WINDOW, self.num_steps // 3))
         for step in range(self.num_steps):
             seen = door(points, "refinement", num_used, bank.batch(step))
-            fresh = np.asarray(step % WINDOW == 0)
+            fresh = np.asarray(step % window == 0)
             rate = np.asarray(self.step_size / (1 + self.decay) ** drops, np.float32)
             args = (bank.at(step), seen, state, rate, _bounds(box, door.dtype), fresh, bank.at(step + 1))
             state, points = _refine_step(mixture.family, estimator, *args)
-            if step % WINDOW == WINDOW - 1:
+            if step % window == window - 1:
                 value, std_err = _elbo_of(mixture, state)
                 drops += not value - before > std_err
                 before = value

@@ -25,10 +25,9 @@ from relbo.diagnostics.modes import DIP
 from relbo.families import AbstractFamily, AbstractNoise, Diagonal, LocationScale, LocationScaleParams
 from relbo.families.noise import StudentT
 from relbo.door import Door
-from relbo.mixture import Mixture, log_densities, log_mixture, map_chunks, weights_of
+from relbo.mixture import Mixture, locations_of, log_densities, log_mixture, map_chunks, weights_of
 from relbo.oracles import Starts, find_modes
 from relbo.oracles.cloud import log_densities_of
-from relbo.oracles.starts import locations_of
 from relbo.posterior import Posterior
 from relbo.whitening import Whitened
 

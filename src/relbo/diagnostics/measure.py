@@ -21,7 +21,7 @@ _HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
 _LACKING = np.log(10.0)
 _LAST = 3
 _MOST_AXES = 64
-_CONVERGED = ("the duality gap was below", "the last ")
+_CONVERGED = ("the duality gap was below", "the last ", "the mixture is within")
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,11 @@ class AbstractFamily(eqx.Module):
         """The nearest parameters in the bounded set."""
 
     @property
+    def symmetric(self) -> bool:
+        """Whether every member looks the same from its location in opposite directions."""
+        return False
+
+    @property
     def has_inner(self) -> bool:
         """Whether the family has `log_inner`, which norm-corrective steps need."""
         return False

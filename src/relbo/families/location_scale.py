@@ -65,6 +65,10 @@ class LocationScale(AbstractFamily):
         return LocationScaleParams(loc, scale, self.noise.project(params.noise))
 
     @property
+    def symmetric(self):
+        return True  # as all noise laws are
+
+    @property
     def has_inner(self):
         return isinstance(self.noise, Normal)
 

@@ -41,11 +41,8 @@ class Influence:
     num_zero: int
     spread: float
     """The standard deviation of the ratio under the mixture. Half its square is the divergence, where that is small."""
-
-    @property
-    def num_used(self) -> int:
-        """Draws of components: those of empty slots do not count."""
-        return int(np.any(self.per_draw != 0, axis=1).sum() * self.valid.shape[1]) or self.valid.size
+    num_used: int
+    """Draws of components: those of empty slots do not count."""
 
     def std_err(self) -> float:
         return _stratified_std_err(self.per_draw, self.valid)
@@ -90,8 +87,11 @@ def improvement(before: Influence, after: Influence) -> Estimate:
     return Estimate(after.value - before.value, std_err, after.num_used)
 
 
-def influence(ratios: np.ndarray, weights: np.ndarray) -> Influence:
-    """Of the (restricted) ELBO, from log ratios of shape (strata, num) and the weights of the strata."""
+def influence(ratios: np.ndarray, weights: np.ndarray, in_pairs: bool = False) -> Influence:
+    """Of the (restricted) ELBO, from log ratios of shape (strata, num) and the weights of the strata.
+
+    Draws `in_pairs`, neighbours being antithetic, are not independent of each other; their pairs are.
+    """
     used = (weights > 0)[:, None]
     broken = (np.isnan(ratios) | (ratios == np.inf)) & used
     valid = (~broken).astype(float)  # the draws of an empty slot are zeros without error
@@ -108,7 +108,11 @@ def influence(ratios: np.ndarray, weights: np.ndarray) -> Influence:
         spread = float(np.sqrt(np.sum(np.where(inside, share * (finite - mean) ** 2, 0.0)) / mass))
     num_zero = int(np.sum(used & ~inside & ~broken))
     mean = np.nan if lost else float(mean)
-    return Influence(value, mean, per_draw, mean_per_draw, valid, int(broken.sum()), num_zero, spread)
+    num_used, num_broken = int(used.sum()) * ratios.shape[1], int(broken.sum())
+    if in_pairs:
+        per_draw, mean_per_draw = (part.reshape(len(part), -1, 2).mean(2) for part in (per_draw, mean_per_draw))
+        valid = valid.reshape(len(valid), -1, 2).prod(2)
+    return Influence(value, mean, per_draw, mean_per_draw, valid, num_broken, num_zero, spread, num_used)
 
 
 def _stratified_std_err(per_draw: np.ndarray, valid: np.ndarray) -> float:

@@ -13,8 +13,9 @@ from relbo.ascent.curvature import laplace_factors
 from relbo.door import Seen
 from relbo.estimate import Estimate
 from relbo.families import DENSE_LIMIT
+from relbo.mixture import locations_of
 from relbo.oracles.base import AbstractOracle, Proposals
-from relbo.oracles.starts import Starts, best_starts, locations_of, score
+from relbo.oracles.starts import Starts, best_starts, score
 
 _FINAL_DRAWS = 256
 

@@ -27,17 +27,17 @@ from relbo.ascent.curvature import laplace_factors
 from relbo.budgets import FEW
 from relbo.door import Door
 from relbo.families import DENSE_LIMIT, AbstractFamily
-from relbo.mixture import Mixture, draw_each, log_densities, log_mixture, stack
+from relbo.mixture import Mixture, draw_each, locations_of, log_densities, log_mixture, stack
 from relbo.oracles.cloud import Cloud, log_densities_of
 from relbo.whitening import Whitened
 
 _LOG_STEPS = np.log(2.0) * -np.arange(1, 13)  # gamma from 1/2 to 2^-12
 _INFLATION = 1.5
 _WALK_STEPS = 100
-_MOST_CURVED = 8
-"""Different ends of walks whose curvature is looked at; ends beyond are too many to be modes worth having."""
-_SAME_END = 0.05
-"""Whitened distance (and nats) within which two ends of walks are one mode."""
+_MORE_WALKS = 3
+"""So many times again as many walks, where the first ones end in different places."""
+_SAME_END = 0.5
+"""Standard deviations (in every coordinate) within which two ends of walks are one mode."""
 _SCORED = 512
 """Draws of the mixture against which starts are scored."""
 
@@ -74,21 +74,44 @@ def find_modes(key: Key[Array, ""], door: Door, family: AbstractFamily, starts: 
     """
     num, target = starts.num_modes, door.target
     own = np.arange(num) % 2 == 0
-    log_widths = np.where(own, -0.5, 0.5)
-    points = scattered(key, np.zeros((num, door.dim)), log_widths, door.dtype)
+    points = _scattered_starts(key, door, own)
     if not target.differentiable:
         whitened = np.where(own[:, None], np.asarray(_whitened(target, points + _example(target))), points)
         return _members(family, whitened, np.ones_like(whitened))
-    ends = np.concatenate([
-        np.asarray(_whitened(target, _walked_in_own(door, points[own]) + _example(target))),
-        lbfgs_paths(lambda at: door(at, "walks"), points[~own], _WALK_STEPS, 1)[:, -1],
-    ])  # fmt: skip
+    ends = _walked(door, points, own)
     if door.dim > DENSE_LIMIT:
         return _members(family, ends, 0.5 * np.ones_like(ends))
-    chosen, nearest = _different(ends, door.numbers(ends, "walks")[0])
-    factors = laplace_factors(lambda at: door.numbers(at, "curvature")[1], ends[chosen].astype(np.float64))
+    chosen = _different(ends, door.numbers(ends, "walks")[0], num)
+    for more in range(1, _MORE_WALKS + 1):
+        if len(chosen) == 1:  # few walks will do where they agree
+            break
+        again = _walked(door, _scattered_starts(jax.random.fold_in(key, more), door, own), own)
+        ends = np.concatenate([ends[chosen], again])
+        chosen = _different(ends, door.numbers(ends, "walks")[0], num)
+    ends = ends[np.resize(chosen, num)]
+    factors = laplace_factors(lambda at: door.numbers(at, "curvature")[1], ends[: len(chosen)].astype(np.float64))
     factors = np.where(np.isfinite(factors).all((1, 2), keepdims=True), factors, 0.1 * np.eye(door.dim))
-    return _members(family, ends[chosen][nearest], factors[nearest].astype(ends.dtype))
+    return _members(family, ends, np.resize(factors, (num, *factors.shape[1:])).astype(ends.dtype))
+
+
+def disagree(family: AbstractFamily, modes: PyTree) -> bool:
+    """Whether members found at modes lie in different places, by the standard deviations of the first."""
+    if modes is None:
+        return False
+    locations = np.asarray(locations_of(family, modes))
+    return bool(np.max(np.linalg.norm(locations - locations[0], axis=1)) > _SAME_END * np.sqrt(locations.shape[1]))
+
+
+def _scattered_starts(key, door: Door, own: np.ndarray) -> np.ndarray:
+    return scattered(key, np.zeros((len(own), door.dim)), np.where(own, -0.5, 0.5), door.dtype)
+
+
+def _walked(door: Door, points: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """The ends of walks from `points`, in whitened coordinates; those of `own` are walked in the model's."""
+    ends = np.array(points)
+    ends[own] = np.asarray(_whitened(door.target, _walked_in_own(door, points[own]) + _example(door.target)))
+    ends[~own] = lbfgs_paths(lambda at: door(at, "walks"), points[~own], _WALK_STEPS, 1)[:, -1]
+    return ends
 
 
 def scattered(key, centers: np.ndarray, log_widths: np.ndarray, dtype) -> np.ndarray:
@@ -111,16 +134,15 @@ def _walked_in_own(door: Door, offsets: np.ndarray) -> np.ndarray:
     return lbfgs_paths(lambda at: through(at, "walks"), offsets, _WALK_STEPS, 1)[:, -1]
 
 
-def _different(ends: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The highest ends that differ from each other, and for every end the number (among these) of the nearest."""
+def _different(ends: np.ndarray, values: np.ndarray, most: int) -> np.ndarray:
+    """The highest ends that differ from each other, at the most `most`."""
     chosen: list[int] = []
     ranked = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
     for end in ranked:
         apart = all(np.linalg.norm(ends[end] - ends[one]) > _SAME_END * np.sqrt(ends.shape[1]) for one in chosen)
-        if (apart and len(chosen) < _MOST_CURVED) or not chosen:
+        if (apart and np.isfinite(values[end]) and len(chosen) < most) or not chosen:
             chosen.append(int(end))
-    distances = np.linalg.norm(ends[:, None] - ends[chosen][None], axis=2)
-    return np.asarray(chosen), np.argmin(distances, axis=1)
+    return np.asarray(chosen)
 
 
 def _whitened(target: Whitened, points):
@@ -146,11 +168,6 @@ def _members(family, points, factors):
 @partial(compiled, runs_once=True)
 def _moved(family, params, points, log_widths):
     return jax.vmap(family.move)(params, points, log_widths)
-
-
-@partial(compiled, runs_once=True)
-def locations_of(family, params):
-    return jax.vmap(family.location)(params)
 
 
 def start_pool(key, door: Door, cloud: Cloud | None, family, starts: Starts, modes: PyTree, iteration: int) -> PyTree:

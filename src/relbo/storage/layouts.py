@@ -140,6 +140,6 @@ def decode_record(data: dict[str, Any], dtype: np.dtype[Any]) -> Record:
     values["spent"] = _counts(data.get("spent", {}))  # files of the first format do not say
     values["weights"] = np.asarray([decode_number(weight) for weight in data["weights"]], dtype)
     for field in dataclasses.fields(Record):
-        if field.type in (int, bool, str) and type(values[field.name]) is not field.type:
+        if field.type in (int, bool, str) and type(values.get(field.name, field.default)) is not field.type:
             raise ValueError(f"{field.name} of a record is {values[field.name]!r}")
     return Record(**values)
