@@ -23,7 +23,7 @@ def posterior_of(mixture: Mixture, target, **settings) -> Posterior:
 
 
 def full_normals(means, factors, weights, capacity=16) -> Mixture:
-    """A mixture of normals from means (num, dim), lower factors (num, dim, dim) and weights; the slots behind are empty."""
+    """A mixture of normals from means (num, dim), lower factors (num, dim, dim) and weights; other slots are empty."""
     family = LocationScale(Normal(), Cholesky())
     mixture = empty_mixture(family, np.shape(means)[1], capacity, np.float32)
     for slot, (mean, factor, weight) in enumerate(zip(means, factors, weights, strict=True)):

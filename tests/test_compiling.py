@@ -84,9 +84,7 @@ def test_a_host_function_compiles_nothing():
     """A second one of the same dimension: there is no program with model code."""
 
     def target(center):
-        return relbo.from_callable(
-            lambda z: (-0.5 * np.sum((z - center) ** 2, -1), center - z), dim=2, batched=True
-        )
+        return relbo.from_callable(lambda z: (-0.5 * np.sum((z - center) ** 2, -1), center - z), dim=2, batched=True)
 
     relbo.fit(target(0.0), max_components=2, stop=(), **SMALL)
     assert compilations(relbo.fit, target(1.0), max_components=2, stop=(), **SMALL) == 0

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -95,15 +96,17 @@ def test_scores_of_starts(target, mixture):
 
 def test_walks_and_curvature(target):
     points = 0.1 * np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
-    plain, chunked = (
-        lbfgs_paths(lambda at, door=door_of(target, at_once): door(at, "walks"), points, 60, 1)[:, -1]
-        for at_once in (None, LIMIT)
-    )
+    doors = door_of(target), door_of(target, LIMIT)
+    plain, chunked = (lbfgs_paths(partial(_walk, door), points, 60, 1)[:, -1] for door in doors)
     height = jax.vmap(target.log_density)
     # Rounding may end a walk a step earlier; where it ends, the log density is the mode's.
     np.testing.assert_allclose(height(plain), height(chunked), atol=0.01)
     ends = plain.astype(np.float64)
     assert_same(*both(target, lambda door: laplace_factors(lambda at: door.numbers(at, "curvature")[1], ends)), 1e-3)
+
+
+def _walk(door, points):
+    return door(points, "walks")
 
 
 def test_measurements(target, mixture):
