@@ -16,6 +16,7 @@ from relbo.prediction import predict
 from relbo.presets import preset
 from relbo.settings import make_booster, paper
 from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, NormCorrective, Pairwise
+from relbo._compiled import enable_compile_cache
 from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Near, Stalled
 from relbo.storage import load, save
 from relbo.targets import from_callable, from_log_density, from_numpyro, from_pymc, from_stan
@@ -58,6 +59,7 @@ __all__ = [
     "compare",
     "diagnose",
     "families",
+    "enable_compile_cache",
     "fit",
     "from_callable",
     "from_log_density",

@@ -2,6 +2,8 @@
 
 import functools
 import math
+import os
+import pathlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -101,3 +103,18 @@ def _is_known(options: dict[str, Any]) -> bool:
     except jax.errors.JaxRuntimeError:
         return False
     return True
+
+
+def enable_compile_cache(path: str | os.PathLike | None = None) -> str:
+    """Keep compiled programs on disk, for all JAX programs of this process and for the processes that follow.
+
+    The next process that fits the same model, or any model of the same dimension, compiles next to nothing. Call it before
+    the first fit. `path` is a folder; by default `$RELBO_CACHE_DIR/xla`, or `~/.cache/relbo/xla`. Returns the folder.
+    """
+    default = pathlib.Path(os.environ.get("RELBO_CACHE_DIR") or pathlib.Path.home() / ".cache" / "relbo") / "xla"
+    folder = str(default if path is None else pathlib.Path(path))
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # small programs are most of them
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return folder

@@ -9,6 +9,9 @@ functions on the host, and the count of evaluations by purpose.
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,6 +30,23 @@ _BLOCK = 128
 _BATCHES = 2**20  # keys from this number on draw minibatches
 _IN_CACHE = 2**20
 """Numbers that the rows of data times the points of a block may have, so that temporaries stay in the cache."""
+
+
+_watch: ContextVar[Callable[[int], None] | None] = ContextVar("relbo_watch", default=None)
+
+
+class BudgetSpent(Exception):
+    """A budget is spent, in the middle of an iteration; the text is a stopping rule's reason."""
+
+
+@contextmanager
+def watched(watch: Callable[[int], None]) -> Iterator[None]:
+    """Inside, `watch` is called with the number of evaluations that are about to be made, and may raise."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
 
 
 class Seen(NamedTuple):
@@ -71,7 +91,7 @@ class Door:
     ) -> Seen:
         num = points.shape[0]
         used = num if num_used is None else min(num_used, num)
-        self.spent[purpose] += used
+        self._spend(purpose, used)
         if self._host is not None:
             return self._on_host(points, used)
         dynamic, program, block = self._dynamic, self._program, self.block
@@ -90,12 +110,18 @@ class Door:
         if self._host is not None or not len(points):
             seen = [self(points, purpose)]
         else:
-            self.spent[purpose] += len(points)
+            self._spend(purpose, len(points))
             padded = np.concatenate([points, np.repeat(points[:1], -len(points) % block, axis=0)])
             seen = [self._program(self._dynamic, part) for part in padded.reshape(-1, block, self.dim)]
         values = np.concatenate([np.asarray(each.values, np.float64) for each in seen])[: len(points)]
         slopes = np.concatenate([np.asarray(each.slopes, np.float64) for each in seen])[: len(points)]
         return values, slopes
+
+    def _spend(self, purpose: str, num: int) -> None:
+        watch = _watch.get()
+        if watch is not None:
+            watch(num)
+        self.spent[purpose] += num
 
     def _on_host(self, points, used: int) -> Seen:
         """A function outside JAX is simply called."""

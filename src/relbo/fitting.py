@@ -8,6 +8,7 @@ import math
 import operator
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
@@ -16,6 +17,7 @@ import jax
 
 from relbo._warn import warn
 from relbo.boosting import Booster, State
+from relbo.door import BudgetSpent, watched
 from relbo.budgets import budget
 from relbo.estimate import Estimate
 from relbo.interrupts import Terminated, interruption_in, terminable
@@ -23,7 +25,7 @@ from relbo.mixture import Mixture
 from relbo.posterior import Posterior
 from relbo.progress import progress
 from relbo.settings import make_booster
-from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxIterations, Near, Stalled
+from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxEvaluations, MaxIterations, Near, Stalled
 from relbo.storage.checkpoint import Checkpoint, check_same_fit, fingerprint, locked
 from relbo.storage.files import check_alike
 from relbo.storage.layouts import decode_estimate, encode_estimate
@@ -42,6 +44,7 @@ def fit(
     *,
     seed: SupportsIndex = 0,
     max_components: int | None = None,
+    max_evaluations: int | None = None,
     stop: AbstractStop | Sequence[AbstractStop] | None = None,
     best_by: Callable[[Posterior], float] | None = None,
     progress_bar: bool = True,
@@ -51,8 +54,8 @@ def fit(
 ) -> Posterior:
     r"""Fit a mixture to a target, or to a PyMC model: whiten, boost, stop by the duality gap, polish.
 
-    There are at most `max_components`, 32 by default. `stop` replaces the other rules, `GapBelow()` and `Stalled()` by
-    default. `settings` are those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine,
+    There are at most `max_components`, 32 by default, and at most `max_evaluations` of the log density, for a model that
+    is dear. `stop` replaces the other rules, `Near()`, `GapBelow()` and `Stalled()` by default. `settings` are those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine,
     precondition, min_improvement, num_measure, max_memory. With a step rule that is not monotone (the fixed step) the
     best iterate is returned, by ELBO or by `best_by(posterior)`, larger being better. `start` continues a posterior
     with more components.
@@ -75,13 +78,17 @@ def fit(
     target = as_target(target)
     booster = _checked_booster(target, start, settings)
     rules = [*_checked_rules(stop, booster), MaxComponents(limit), MaxIterations(3 * limit + 10)]
+    if max_evaluations is not None:
+        rules.append(MaxEvaluations(max_evaluations))
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
         run = _Run(booster, rules, operator.index(seed), best_by, file)
         run.begin(start)
         try:
-            with terminable(), progress(progress_bar) as report:
+            with terminable(), progress(progress_bar) as report, watched(run.watch):
                 run.go(report)
+        except BudgetSpent as spent:
+            run.end_spent(str(spent))
         except (Exception, KeyboardInterrupt, Terminated) as error:
             run.end_early(error)
         return run.posterior()
@@ -101,6 +108,8 @@ class _Run:
         self.num_old = 0
         """So many records were made before this call."""
         self.reason = "it was interrupted"
+        self.watched, self.begun, self.num_now = -1, 0.0, 0
+        """Of the iteration that is going on: how many went before, when it began, its evaluations."""
         self.is_continued = False
         """Whether it goes on from a posterior that was finished before."""
         self.final: State | None = None
@@ -137,6 +146,25 @@ class _Run:
         if about["finished"] and self._stop_reason() == posterior.stop_reason:
             self.final = _showing(self.current, posterior.mixture, posterior.elbo)
             self.reason, self.records = posterior.stop_reason, list(posterior.trace)
+
+    def watch(self, num: int) -> None:
+        """Called before every evaluation, with how many points it has: budgets hold within an iteration, too."""
+        if self.watched != len(self.records):
+            self.watched, self.begun, self.num_now = len(self.records), time.perf_counter(), 0
+        self.num_now += num
+        seconds = sum(record.seconds for record in self.records[self.num_old :]) + time.perf_counter() - self.begun
+        evaluations = sum(record.evaluations for record in self.records[self.num_old :]) + self.num_now - 1
+        for rule in self.rules:
+            if (reason := rule.exceeded(seconds, evaluations)) is not None:
+                raise BudgetSpent(reason)
+
+    def end_spent(self, reason: str) -> None:
+        """A budget was spent in the middle of an iteration: keep what there was before it."""
+        if self.state is None:
+            raise ValueError(f"The fit has no result: {reason} before the first component was fitted. Give it more.")
+        self.reason = reason
+        if self.file is not None:
+            self._write(self.file, finished=True)
 
     def go(self, report) -> None:
         if self.final is not None:

@@ -15,6 +15,11 @@ class AbstractStop(eqx.Module):
     @abstractmethod
     def reason(self, records: list[Record]) -> str | None: ...
 
+    def exceeded(self, seconds: float, evaluations: int) -> str | None:
+        """A sentence if so much, in all, is more than a budget allows. Asked within an iteration, too."""
+        del seconds, evaluations
+        return None
+
 
 class GapBelow(AbstractStop):
     """The duality-gap estimate, value + 2 standard errors on fresh draws, below `tol` nats `times` times in a row.
@@ -102,20 +107,29 @@ class MaxIterations(AbstractStop):
 
 
 class MaxSeconds(AbstractStop):
-    """A budget of time, checked after each iteration. (Where it fires, results differ between machines.)"""
+    """A budget of time. An iteration that would exceed it is given up. (Results differ between machines then.)"""
 
     seconds: float
 
     def reason(self, records):
-        spent = sum(record.seconds for record in records)
-        return f"{spent:.1f} s were spent, the budget was {self.seconds:g} s" if spent >= self.seconds else None
+        return self.exceeded(sum(record.seconds for record in records), 0)
+
+    def exceeded(self, seconds, evaluations):
+        return f"the budget of {self.seconds:g} s was spent" if seconds >= self.seconds else None
 
 
 class MaxEvaluations(AbstractStop):
-    """A budget of evaluations of the log density (with or without gradient)."""
+    """A budget of evaluations of the log density (with gradient, if there is one), never exceeded: an iteration that
+    would exceed it is given up."""
 
     num: int
 
+    def __check_init__(self):
+        if isinstance(self.num, bool) or not isinstance(self.num, int) or self.num < 1:
+            raise ValueError(f"a budget of evaluations must be a positive integer, got {self.num!r}.")
+
     def reason(self, records):
-        spent = sum(record.evaluations for record in records)
-        return f"{spent} evaluations were spent, the budget was {self.num}" if spent >= self.num else None
+        return self.exceeded(0.0, sum(record.evaluations for record in records))
+
+    def exceeded(self, seconds, evaluations):
+        return f"the budget of {self.num:,} evaluations was spent" if evaluations >= self.num else None
