@@ -154,7 +154,7 @@ def test_the_control_variate_is_unbiased_and_its_noise_of_second_order():
         def at(distance):
             near = anchor + distance * direction
             errors = np.asarray(estimates(near) - whole(near))
-            assert abs(errors.mean()) <= 4 * errors.std() / np.sqrt(len(keys))
+            assert abs(errors.mean()) <= 4 * errors.std() / np.sqrt(len(keys)) + 1e-12  # rounding
             return errors.std()
 
         assert at(0.0) == pytest.approx(0, abs=1e-10)
