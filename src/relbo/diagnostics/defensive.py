@@ -33,6 +33,8 @@ from relbo.whitening import Whitened
 
 _DF = 2.0
 _MOST_MODES = 16
+_SEARCHES = 4
+"""As many as one search has walks, so many times over: a fit may search again, and a diagnosis has this one chance."""
 _SPREAD_DRAWS = 256
 _WAY_POINTS = 16
 _REPEATED = 256
@@ -137,7 +139,9 @@ def new_modes(key, posterior: Posterior) -> NewModes:
     approximation, is below a thousandth. A point from which log p rises all the way to a component is a tail.
     """
     door = posterior.booster.door(posterior.whitened)
-    members = find_modes(key, door, posterior.mixture.family, Starts())
+    keys = host_split(key, _SEARCHES)
+    searches = [find_modes(one, door, posterior.mixture.family, Starts()) for one in keys]
+    members = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *searches)
     found = _heights(door, posterior.mixture, members)
     chosen = uncovered(found, float(posterior.elbo.value))
     padded = np.resize(chosen, _MOST_MODES) if len(chosen) else np.zeros(_MOST_MODES, int)
