@@ -54,8 +54,8 @@ def test_public_names():
     names = """
         Adaptive Agreement Away Booster Calibration Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow
         GradientOracle JointOracle LaplaceOracle LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds
-        NaturalOracle NormCorrective Pairwise Posterior Preconditioner RELBO Record Stalled Starts State calibrate
-        compare diagnose families fit from_callable from_log_density from_numpyro from_pymc from_stan load
+        NaturalOracle Near NormCorrective Pairwise Posterior Preconditioner RELBO Record Stalled Starts State calibrate
+        compare diagnose enable_compile_cache families fit from_callable from_log_density from_numpyro from_pymc from_stan load
         make_booster objectives oracles paper
         predict preset resample save steps to_arviz
     """
