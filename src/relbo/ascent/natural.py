@@ -66,7 +66,7 @@ class NaturalAscent(AbstractAscent):
         return dataclasses.replace(self.patient(), step_size=smaller)
 
     def patient(self):
-        return dataclasses.replace(self, num_steps=2 * self.num_steps, window_draws=4 * self.window_draws)
+        return dataclasses.replace(self, num_steps=2 * self.num_steps, window_draws=2 * self.window_draws)
 
     def improve(self, key, door, mixture, objective, estimator, params, iteration):
         family = mixture.family
