@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 import relbo
 from relbo.families import AbstractNoise, Diagonal, LocationScale, LocationScaleParams
-from relbo.oracles import AbstractOracle, Proposal
+from relbo.oracles import AbstractOracle, Proposals
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -73,21 +73,23 @@ class HullOracle(AbstractOracle):
     def check(self, family):
         del family
 
+    def propose(self, key, door, cloud, modes, objective, estimator, iteration, most):
+        log_p, _ = door.numbers(self.points, "proposals")
+        args = (cloud.mixture, objective, jnp.asarray(log_p, self.points.dtype), jnp.asarray(iteration))
+        params, value = self._best(*args)
+        return Proposals(params, relbo.Estimate(float(value), 0.0, self.points.shape[0]), 0)
+
     @eqx.filter_jit
-    def propose(self, key, target, mixture, modes, objective, estimator, iteration):
+    def _best(self, mixture, objective, log_p, iteration):
+        """A stack of the one component that is chosen, and its objective."""
         members = jax.vmap(mixture.family.init)(self.locations, self.scales)
-        log_p = jax.vmap(target.log_density)(self.points)
         log_q = jax.vmap(mixture.log_prob)(self.points)
         log_s = jax.vmap(lambda one: jax.vmap(lambda z: mixture.family.log_prob(one, z))(self.points))(members)
         values = self.volume * jnp.sum(jnp.exp(log_s) * objective.residual(log_p, log_q, log_s, iteration), axis=1)
         here = self.volume * jnp.sum(jnp.exp(log_q) * (log_p - log_q))
         enough = values - here >= self.delta * (jnp.max(values) - here)
         chosen = jnp.argmin(jnp.where(enough, values, jnp.inf))
-        value = relbo.Estimate(values[chosen], jnp.zeros_like(values[0]), self.points.shape[0])
-        return Proposal(jax.tree.map(lambda leaf: leaf[chosen], members), value, jnp.asarray(0))
-
-    def num_evaluations(self, mixture):
-        return self.points.shape[0]
+        return jax.tree.map(lambda leaf: leaf[chosen][None], members), values[chosen]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from relbo.boosting import State
 from relbo.families import Cholesky, LocationScale, Normal
 from relbo.mixture import Mixture, empty_mixture
 from relbo.posterior import Posterior
-from relbo.precondition import identity_map
+from relbo.whitening import identity_map
 
 
 def posterior_of(mixture: Mixture, target, **settings) -> Posterior:
@@ -17,16 +17,16 @@ def posterior_of(mixture: Mixture, target, **settings) -> Posterior:
     booster = relbo.make_booster(target, family=mixture.family, **settings)
     whitened = identity_map(target, "none")
     elbo = relbo.Estimate(0.0, 0.0, 0)
-    modes, _ = booster.find_modes(jax.random.key(0), whitened)
-    state = State(whitened, mixture, modes, booster.step_rule.init(target.dtype), elbo, 0, False)
+    modes = booster.find_modes(jax.random.key(0), booster.door(whitened))
+    state = State(whitened, mixture, modes, booster.step_rule.init(), elbo, 0, False)
     return Posterior(mixture, whitened, elbo, [], "it was made by hand", booster, state)
 
 
-def full_normals(means, factors, weights, capacity=16, first_slot=0) -> Mixture:
+def full_normals(means, factors, weights, capacity=16) -> Mixture:
     """A mixture of normals from means (num, dim), lower factors (num, dim, dim) and weights; other slots are empty."""
     family = LocationScale(Normal(), Cholesky())
     mixture = empty_mixture(family, np.shape(means)[1], capacity, np.float32)
     for slot, (mean, factor, weight) in enumerate(zip(means, factors, weights, strict=True)):
         params = family.init(jnp.asarray(mean, np.float32), jnp.asarray(factor, np.float32))
-        mixture = mixture.place(first_slot + slot, params, np.float32(np.log(weight)))
+        mixture = mixture.place(slot, params, np.float32(np.log(weight)))
     return mixture

@@ -12,7 +12,7 @@ from jax.scipy.special import logsumexp
 from scipy import stats
 
 import relbo
-from relbo.ascent import NaturalAscent
+from relbo.door import Door, Seen
 from relbo.families import (
     Cholesky,
     Diagonal,
@@ -27,6 +27,7 @@ from relbo.families import (
 from relbo.mixture import Mixture
 from relbo.oracles import NaturalOracle, Starts
 from relbo.targets import from_log_density
+from relbo.whitening import identity_map
 
 FALSE_ALARM = 1e-4
 """The chance that a correct program fails one statistical check, were the seed drawn anew."""
@@ -195,9 +196,14 @@ def stack_of_one(params):
     return jax.tree.map(lambda leaf: leaf[None], params)
 
 
-def noise_for(key, num_draws, params):
-    """As an ascent makes it, for one component."""
-    return NaturalAscent(1, num_draws)._noise(key, jax.tree.map(lambda leaf: leaf[None], params))[0]
+def door_of(target, at_once=None) -> Door:
+    """The door to a target in its own coordinates, shifted to its starting point."""
+    return Door(identity_map(target, "none"), at_once)
+
+
+def seen_at(target, points) -> Seen:
+    """What a door would say of a target, inside a program."""
+    return Seen(*jax.vmap(jax.value_and_grad(target.log_density))(points))
 
 
 def quick_settings():

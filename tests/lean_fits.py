@@ -33,8 +33,8 @@ def interrupting(step, num: int, error=KeyboardInterrupt):
     """`Booster.step` that is interrupted at its call number `num`, when its work is done but not yet handed over."""
     calls = iter(range(1000))
 
-    def interrupted(self, key, state):
-        found = step(self, key, state)
+    def interrupted(self, *args):
+        found = step(self, *args)
         if next(calls) == num:
             raise error
         return found
@@ -80,8 +80,8 @@ def fragile() -> tuple[Simulator, relbo.targets.AbstractTarget, int]:
     """The simulator, its target, and the evaluations after which a fit is in the middle of its iterations."""
     simulator = Simulator()
     target = relbo.from_callable(simulator, dim=1, batched=True, gradient=False)
-    first = relbo.fit(target, **{**FRAGILE_SETTINGS, "max_components": 1})
-    return simulator, target, first.num_evaluations + 30_000
+    first, whole = (relbo.fit(target, **{**FRAGILE_SETTINGS, "max_components": num}) for num in (1, 6))
+    return simulator, target, (first.num_evaluations + whole.num_evaluations) // 2
 
 
 class Wild(relbo.oracles.AscentOracle):

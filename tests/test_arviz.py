@@ -84,16 +84,22 @@ def test_attributes_say_how_it_was_made_and_how_good_it_is(posterior, data):
 
 
 def test_importance_resampling_corrects_the_mixture():
-    """A standard normal, found for one target and judged by another: the weights mend it, or that is too far away."""
+    """A standard normal, found for one target and judged by others: nearby, at a new mode, or far wider."""
     standard = posterior_of(full_normals([[0.0]], [[[1.0]]], [1.0]), bowl_at(0.0))
 
     def judged_by(target):
-        return eqx.tree_at(lambda p: p.booster.target, standard, target)
+        def places(posterior):
+            return posterior.booster.target, posterior.whitened.target, posterior.state.target.target
 
-    mended = relbo.to_arviz(judged_by(bowl_at(0.7)), num_draws=4000, importance_resampled=True)
-    assert abs(float(mended.posterior["z"].mean()) - 0.7) < 0.1
+        return eqx.tree_at(places, standard, (target,) * 3)
+
+    for center in (0.7, 9.0):
+        mended = relbo.to_arviz(judged_by(bowl_at(center)), num_draws=4000, importance_resampled=True)
+        assert abs(float(mended.posterior["z"].mean()) - center) < 0.1
+    wide = relbo.from_log_density(lambda z: -0.5 * jnp.sum((z / 4) ** 2), jnp.zeros(20))
+    narrow = posterior_of(full_normals(np.zeros((1, 20)), np.eye(20)[None], [1.0]), wide)
     with pytest.raises(ValueError, match="needs k-hat below"):
-        relbo.to_arviz(judged_by(bowl_at(9.0)), importance_resampled=True)
+        relbo.to_arviz(narrow, importance_resampled=True)
 
 
 def bowl_at(center):

@@ -1,4 +1,4 @@
-"""Budgets: as ever in few dimensions, less work in many; and the low-rank map that many dimensions get."""
+"""Budgets: less work the more dimensions there are beyond a limit; and the low-rank map that many dimensions get."""
 
 import dataclasses
 
@@ -9,28 +9,32 @@ import pytest
 
 import relbo
 from relbo.ascent.curvature import softest
-from relbo.budgets import FEW, budget
+from relbo.budgets import budget
+from relbo.door import Door, block_of
 from relbo.families import DENSE_LIMIT
 from relbo.objectives import ESTIMATORS
 from relbo.oracles import AscentOracle, NaturalOracle, Starts
 from relbo.precondition import Preconditioner, find_map
 from relbo.steps import FullyCorrective
-from relbo.targets.jax_target import JaxTarget
+from relbo.whitening import identity_map
 
-DIMS = (1, 20, DENSE_LIMIT, DENSE_LIMIT + 1, 1000, 8371, 27_901, 10**6)
+DIMS = (DENSE_LIMIT, DENSE_LIMIT + 1, 1000, 8371, 27_901, 10**6)
 
 
 def standard_normal(dim):
     return relbo.from_log_density(lambda z: -0.5 * jnp.sum(z**2), jnp.zeros(dim))
 
 
-def test_nothing_changes_up_to_the_limit():
-    assert budget(1) == budget(DENSE_LIMIT) == FEW
-    booster = relbo.make_booster(standard_normal(2))
-    assert booster.oracle == NaturalOracle() and booster.step_rule == FullyCorrective()
-    assert booster.preconditioner == Preconditioner()
-    assert booster.num_measure == 16384 and booster.points_at_once is None
-    assert Starts() == Starts(24, 48, 8, 0, 32)
+@pytest.mark.parametrize("dim", [2, 100, 5000])
+def test_the_defaults_are_what_the_budget_affords(dim):
+    booster, afford = relbo.make_booster(standard_normal(dim)), budget(dim)
+    starts = Starts(afford.num_residual, afford.num_walks, afford.num_initial, num_draws=afford.start_draws)
+    assert booster.oracle.starts == starts and booster.oracle.num_restarts == afford.num_restarts
+    assert booster.oracle.ascent.num_draws == booster.preconditioner.num_draws == afford.ascent_draws
+    assert booster.refinement.num_draws == afford.refine_draws
+    assert booster.step_rule.num_draws == min(FullyCorrective().num_draws, afford.weight_draws)
+    assert booster.num_measure <= afford.measure_draws
+    assert (booster.points_at_once is None) == (dim <= DENSE_LIMIT), "nothing need be limited in few dimensions"
 
 
 def test_no_budget_rises_with_the_dimension_and_all_have_a_least():
@@ -65,7 +69,7 @@ def test_a_point_may_cost_more_than_its_data():
         return -0.5 * jnp.sum((params["u"].T @ params["v"] - 1.0) ** 2) - jnp.sum(params["u"] ** 2 + params["v"] ** 2)
 
     target = relbo.from_log_density(log_density, {"u": jnp.zeros((2, 2000)), "v": jnp.zeros((2, 2000))})
-    assert target.points_at_once >= 1024  # by the rule of thumb
+    assert block_of(target) >= 64  # by the length of the data
     at_once = relbo.make_booster(target).points_at_once
     assert at_once is not None and at_once * 2000 * 2000 * 4 <= 0.5e9
 
@@ -74,30 +78,30 @@ def test_softest_directions():
     rng = np.random.default_rng(0)
     vectors = np.linalg.qr(rng.normal(size=(120, 120)))[0]
     values = np.concatenate([[0.01, 0.05, 0.2], np.linspace(0.9, 3.0, 117)])
-    matrix = jnp.asarray((vectors * values) @ vectors.T, jnp.float32)
-    found, directions = jax.jit(lambda: softest(lambda v: matrix @ v, 120, 3, 60, jnp.float32))()
+    matrix = (vectors * values) @ vectors.T
+    found, directions = softest(lambda v: matrix @ v, 120, 3, 60)
     np.testing.assert_allclose(found, values[:3], rtol=1e-2)
     np.testing.assert_allclose(np.abs(np.sum(vectors[:, :3] * directions, axis=0)), 1.0, atol=1e-3)
 
 
 def test_softest_of_the_identity_is_harmless():
     """The first step exhausts it. What follows must not be taken for soft directions."""
-    found, directions = softest(lambda v: v, 50, 4, 20, jnp.float32)
+    found, directions = softest(lambda v: v, 50, 4, 20)
     assert np.all(np.isfinite(found)) and np.all(np.isfinite(directions))
     lengths = np.linalg.norm(directions, axis=0)
     np.testing.assert_allclose(np.where(lengths > 1e-3, found, 1.0), 1.0, atol=1e-3)
 
 
-@pytest.mark.parametrize("twice", [True, False])
-def test_the_low_rank_map_whitens_what_is_of_low_rank(twice):
+def test_the_low_rank_map_whitens_what_is_of_low_rank():
     """Four wide directions in forty dimensions: mean field loses nats there, the map wins nearly all of them back."""
     rng = np.random.default_rng(1)
     covariance = np.diag(np.exp(rng.normal(size=40))) + 9 * (wide := rng.normal(size=(40, 4))) @ wide.T
     root = np.linalg.cholesky(np.linalg.inv(covariance)).T.astype(np.float32)
     target = relbo.from_log_density(lambda z: -0.5 * jnp.sum((root @ (z - 1.0)) ** 2), jnp.zeros(40))
-    parts = (target.function, target.args, target.layout, target.initial)
-    target = JaxTarget(*parts, differentiable=True, twice_differentiable=twice)
-    whitened, _ = find_map(jax.random.key(0), target, Preconditioner("low_rank"), ESTIMATORS["sticking_the_landing"])
+    door = Door(identity_map(target, "low_rank"))
+    found = find_map(jax.random.key(0), door, Preconditioner("low_rank"), ESTIMATORS["sticking_the_landing"])
+    assert found.spent is door.spent, "the same count, through other coordinates"
+    whitened = found.target
     matrix = np.asarray(jax.vmap(whitened.unwhiten)(jnp.eye(40)) - whitened.unwhiten(jnp.zeros(40)), np.float64).T
 
     def loss(factor):

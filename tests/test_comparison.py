@@ -13,8 +13,8 @@ from relbo.comparison.differences import parameter_differences, sliced_differenc
 from relbo.comparison.effective import effective_size
 from relbo.comparison.wasserstein import chance_distances, chance_limit, distance
 from relbo.posterior import Posterior
-from relbo.precondition import identity_map
 from relbo.targets import from_log_density
+from relbo.whitening import identity_map
 
 
 def exact_draws(num, seed=0):

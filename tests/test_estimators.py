@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy import stats
 
@@ -14,12 +15,13 @@ from helpers import (
     TWO_MODES,
     integrate,
     mean_is,
-    noise_for,
     normals,
+    seen_at,
+    stack_of_one,
     target_of,
 )
-from relbo.ascent.base import mixture_residual, proposal_residual
-from relbo.ascent.natural import _statistics
+from relbo.ascent import GradientAscent, gradient, natural
+from relbo.ascent.natural import _bounds, _noise_at, _points
 from relbo.families import LocationScale
 from relbo.objectives import (
     ELBO,
@@ -34,7 +36,8 @@ from relbo.objectives.estimators import combine
 FULL = LocationScale()
 OBJECTIVES = {"elbo": (ELBO(), 0), "relbo": (RELBO(), 3), "finite step": (FiniteStep(), 1)}
 AT_LOC, AT_SCALE = 0.4, 1.6
-FEW = 4  # draws per estimate: few, so that a bias of order 1 / num_draws would show
+FEW = 4  # draws per estimate, in pairs: few, so that a bias of order 1 / num_draws would show
+RATE = 1e-2  # of a gradient step: so small that none ends at the bounds of the family
 
 
 def proposals_mixture():
@@ -61,33 +64,34 @@ def exact_gradient(name):
 
 @functools.cache
 def gradients(name):
-    """For each estimator, replications of (slope, curvature): natural statistics, and from the surrogate's gradient."""
+    """For each estimator, replications of (slope, curvature): from a natural step, and from a plain gradient step."""
     objective, iteration = OBJECTIVES[name]
     mixture, target = proposals_mixture(), target_of("two_modes")
-    params, iteration = FULL.init(jnp.full(1, AT_LOC), jnp.full(1, AT_SCALE)), jnp.asarray(iteration)
-    weight = objective.entropy_weight(iteration)
+    params = stack_of_one(FULL.init(jnp.full(1, AT_LOC), jnp.full(1, AT_SCALE)))
+    bounds, fresh = _bounds(FULL.box, np.float32), np.asarray(True)
+    plain = GradientAscent(1, FEW, optimizer=optax.sgd(RATE))
 
-    def natural(key, estimator):
-        residual = proposal_residual(target, mixture, objective, params, iteration)
-        seen = _statistics(noise_for(key, FEW, params), FULL, estimator, params, residual, weight)
-        return jnp.stack([seen.slope[0], seen.curvature[0, 0]])
+    def by_natural_step(key, estimator):
+        half = jax.random.normal(key, (1, FEW // 2, 1))
+        bank = (half, 0, FEW // 2)
+        points = _points(FULL.scale, params, _noise_at(bank, 1))
+        begun = natural._begin(params, np.zeros(1, np.float32))
+        args = (bank, seen_at(target, points), points, begun, np.float32(0.1), bounds, fresh, bank, iteration)
+        walk = natural._improve_step.__wrapped__(mixture, objective, estimator, *args)[0].walk
+        return jnp.stack([walk.slope[0, 0], walk.curvature[0, 0, 0]])
 
-    def surrogate(key, estimator):
-        def scalar(p):
-            residual = proposal_residual(target, mixture, objective, p, iteration)
-
-            def of_draw(z):
-                return estimator.surrogate(residual, lambda at: FULL.log_prob(p, at), z, weight)
-
-            return combine(estimator, *jax.vmap(of_draw)(FULL.sample(key, p, FEW)))
-
-        gradient = jax.grad(scalar)(params)
+    def by_gradient_step(key, estimator):
+        begun = gradient._begin.__wrapped__(plain, params, None)
+        points = gradient._draw.__wrapped__(plain, FULL, key, params, 0)
+        args = (key, seen_at(target, points), points, begun, 0, fresh, iteration)
+        moved = gradient._improve_step.__wrapped__(plain, mixture, objective, estimator, *args)[0].params
         # d/dm = slope / sigma, d/d log sigma = -curvature.
-        return jnp.stack([gradient.loc[0] * AT_SCALE, -gradient.scale[0, 0]])
+        loc, scale = moved.loc[0, 0] - params.loc[0, 0], moved.scale[0, 0, 0] - params.scale[0, 0, 0]
+        return jnp.stack([loc * AT_SCALE, -scale]) / RATE
 
     @jax.jit
     def replicate(many):
-        both = [jax.vmap(statistic, (0, None)) for statistic in (natural, surrogate)]
+        both = [jax.vmap(statistic, (0, None)) for statistic in (by_natural_step, by_gradient_step)]
         return {label: [statistic(many, estimator) for statistic in both] for label, estimator in ESTIMATORS.items()}
 
     return replicate(jax.random.split(jax.random.key(2), 20_000))
@@ -106,16 +110,18 @@ def test_surrogate_gradients_have_the_exact_mean(name, estimator):
 
 
 def test_sticking_the_landing_is_zero_at_the_target():
-    """At q = p the path derivative vanishes draw by draw, and with it the natural statistics."""
+    """At q = p the path derivative vanishes draw by draw, and with it the statistics of a refinement."""
     mixture = TWO_BLOBS.mixture(FULL)
 
     @jax.jit
     def look(target, mixture, key):
-        residual = mixture_residual(target, mixture)
-        slopes = jax.vmap(jax.grad(residual))(mixture.sample(key, 100))
-        one = mixture.component(0)
-        seen = _statistics(noise_for(key, 32, one), FULL, StickingTheLanding(), one, residual, jnp.ones(()))
-        return slopes, seen.slope, seen.curvature
+        bank = (jax.random.normal(key, (1, 2 * 16, 2)), 0, 16)
+        points = _points(FULL.scale, mixture.params, _noise_at(bank, 2))
+        seen = seen_at(target, points)
+        begun = natural._begin(mixture.params, np.log(TWO_BLOBS.weights).astype(np.float32))
+        args = (bank, seen, begun, np.float32(0.1), _bounds(FULL.box, np.float32), np.asarray(True), bank)
+        walk = natural._refine_step.__wrapped__(FULL, StickingTheLanding(), *args)[0].walk
+        return seen.slopes - mixture.at(points).slope, walk.slope, walk.curvature
 
     for statistic in look(target_of("two_blobs"), mixture, jax.random.key(0)):
         np.testing.assert_allclose(statistic, 0.0, atol=2e-5)

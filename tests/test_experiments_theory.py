@@ -11,6 +11,7 @@ import pytest
 import relbo
 from experiments import convergence, exact, failures, figure1
 from experiments.hull import FAMILY, Hull, LatticeNormal, Problem, chi_square
+from helpers import door_of
 from relbo.families import Diagonal, LocationScale
 from relbo.mixture import empty_mixture
 
@@ -100,7 +101,7 @@ def test_the_gap_bounds_the_primal_error(rng):
 @pytest.mark.parametrize("delta", [1.0, 0.5])
 def test_the_oracle_finds_what_brute_force_finds(delta, rng):
     problem = outside_problem(HULL)
-    target = relbo.from_log_density(convergence.skewed, jnp.zeros(1))
+    door = door_of(relbo.from_log_density(convergence.skewed, jnp.zeros(1)))
     oracle = HULL.oracle(delta)
     for seed in range(5):
         weights = np.zeros(len(HULL.locations))
@@ -108,13 +109,14 @@ def test_the_oracle_finds_what_brute_force_finds(delta, rng):
         used = np.flatnonzero(weights)
         mixture = normals(weights[used], HULL.locations[used], HULL.scales[used], FAMILY)
         np.testing.assert_allclose(HULL.weights(mixture), weights, atol=1e-6)
-        args = (jax.random.key(seed), target, mixture, None, relbo.RELBO(0.0), None, jnp.asarray(1))
-        proposal = oracle.propose(*args)
+        cloud = SimpleNamespace(mixture=mixture)
+        found = oracle.propose(jax.random.key(seed), door, cloud, None, relbo.RELBO(0.0), None, 1, 4)
+        proposal = found.best
         gradient = problem.gradient(weights)
         gaps = weights @ gradient - gradient
         expected = np.argmin(np.where(gaps >= delta * gaps.max(), gaps, np.inf))
-        np.testing.assert_allclose(proposal.params.loc, HULL.locations[expected], atol=1e-6)
-        np.testing.assert_allclose(np.exp(proposal.params.scale), HULL.scales[expected], rtol=1e-6)
+        np.testing.assert_allclose(proposal.loc, HULL.locations[expected], atol=1e-6)
+        np.testing.assert_allclose(np.exp(proposal.scale), HULL.scales[expected], rtol=1e-6)
 
 
 def test_a_mixture_of_other_components_is_refused():

@@ -55,7 +55,7 @@ def test_default_fit_finds_the_target(posterior):
     assert abs(integrate(density) - 1) < 1e-4  # quadrature and float32
     assert kl < 0.002
     assert within(posterior.elbo.value, posterior.elbo.std_err, TWO_MODES.log_z - kl, rounding=1e-4)
-    assert posterior.stop_reason.startswith("the duality gap")
+    assert posterior.stop_reason.startswith(("the duality gap", "the last"))
 
 
 def test_same_seed_same_bits(target, posterior):
@@ -64,55 +64,22 @@ def test_same_seed_same_bits(target, posterior):
 
 
 def test_a_continued_fit_equals_an_uninterrupted_one(target):
-    settings = {"seed": 3, "stop": (), "progress_bar": False, "min_improvement": -np.inf}
-    short = relbo.fit(target, max_components=2, **settings)
-    resumed = relbo.fit(target, start=short, seed=3, stop=(), max_components=4, progress_bar=False)
-    assert same(resumed, relbo.fit(target, max_components=4, **settings))
-    assert resumed.num_components == 4
+    settings = {"seed": 3, "progress_bar": False, "min_improvement": -np.inf, "max_components": 12}
+    short = relbo.fit(target, stop=relbo.MaxIterations(2), **settings)
+    rest = {"stop": relbo.MaxIterations(4), "max_components": 12}
+    resumed = relbo.fit(target, start=short, seed=3, progress_bar=False, **rest)
+    assert same(resumed, relbo.fit(target, stop=relbo.MaxIterations(5), **settings))
+    assert len(short.trace) < len(resumed.trace)
     with pytest.raises(ValueError, match=r"start is in 1 dimensions .* the target has 2"):
         relbo.fit(CORRELATED.target(), start=short)
 
 
-def test_programs_compile_once_per_capacity():
-    traces = 0
-
-    def counted(x):
-        nonlocal traces
-        traces += 1
-        return -0.5 * jnp.sum(jnp.abs(x - 0.3) ** 1.5)
-
-    booster = relbo.make_booster(relbo.from_log_density(counted, jnp.zeros(1)), **SMALL, step="fixed")
-    state, _ = booster.init(jax.random.key(0))
-    seen = []
-    for iteration in range(1, 34):
-        before = traces
-        state, _ = booster.step(jax.random.fold_in(jax.random.key(0), iteration), state)
-        seen.append((state.mixture.capacity, traces - before))
-    assert [capacity for capacity, _ in seen] == [32] * 31 + [64] * 2
-    # What the first capacity needs was traced, and compiled in the background, when the fit began.
-    assert [index for index, (_, new) in enumerate(seen) if new] == [31]
-
-
-def test_new_data_of_the_same_shape_compile_nothing():
-    traces = 0
-
-    def counted(x, center):
-        nonlocal traces
-        traces += 1
-        return -0.5 * jnp.sum((x - center) ** 2)
-
-    def target(center):
-        return relbo.from_log_density(counted, jnp.zeros(2), args=(jnp.asarray(center),))
-
-    def fit(target):
-        return relbo.fit(target, max_components=2, stop=(), progress_bar=False, min_improvement=-np.inf, **SMALL)
-
-    fit(target([1.0, 2.0]))
-    other = target([-3.0, 0.5])
-    before = traces
-    posterior = fit(other)
-    assert traces == before
-    assert np.log(2 * np.pi) - posterior.elbo.value < 0.01  # and it fits the new data
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_no_more_components_than_allowed(target, limit):
+    """Several may come at once, and only as many as there is room for."""
+    posterior = relbo.fit(target, stop=(), max_components=limit, progress_bar=False, min_improvement=-np.inf)
+    assert max(record.num_components for record in posterior.trace) == posterior.num_components == limit
+    assert posterior.stop_reason.startswith(f"{limit} component")
 
 
 @pytest.mark.parametrize("variant", ["fixed", "line_search", "fully_corrective"])
@@ -155,7 +122,7 @@ def test_one_component_is_enough_where_it_is():
     twice_the_same = Known(np.array([0.3, 0.7]), np.ones((2, 1)), np.full((2, 1, 1), 2.0), 0.0)
     posterior = relbo.fit(twice_the_same.target(), progress_bar=False)
     assert posterior.num_components == 1
-    assert [record.accepted for record in posterior.trace] == [True, False, False]
+    assert not any(record.accepted for record in posterior.trace[1:])
 
 
 def test_draws_are_named_and_constrained():
@@ -201,10 +168,36 @@ def improper(params, rising):
 
 
 @pytest.mark.parametrize("rising", [0.0, 1.0])
-def test_an_improper_target_is_refused(rising):
+def test_an_improper_target_is_warned_of(rising):
     target = relbo.from_log_density(improper, {"a": 0.0, "b": 1.0}, args=(np.float32(rising),))
-    with pytest.raises(ValueError, match="improper: it does not fall off in the direction of b"):
-        relbo.fit(target, progress_bar=False)
+    with pytest.warns(UserWarning, match="may be improper: it does not fall off in the direction of b"):
+        relbo.fit(target, progress_bar=False, max_components=1, **SMALL)
+
+
+def censored(params, x, cut):
+    """A Weibull regression that overflows a million standard deviations away, after having fallen for long."""
+    shape, scale = params["shape"], params["scale"]
+    z = (x / scale) ** shape
+    each = jnp.where(cut, -z, jnp.log(shape / scale) + (shape - 1) * jnp.log(x / scale) - z)
+    return each.sum() - 0.5 * jnp.log(shape) ** 2 - 0.5 * (jnp.log(scale) - 1) ** 2
+
+
+def half_line(z):
+    return jnp.where(z[0] > 0.5, -0.5 * z[0] ** 2, -jnp.inf)
+
+
+@pytest.mark.parametrize("name", ["censored", "half line"])
+def test_what_overflows_far_out_is_not_improper(name):
+    """Each direction is judged by the largest distance at which the density is a number; zero has fallen."""
+    x = np.minimum(np.random.default_rng(0).weibull(1.7, 80) * 3, 4.0)
+    target = relbo.from_log_density(half_line, jnp.ones(1))
+    if name == "censored":
+        example, supports = {"shape": 1.0, "scale": 1.0}, {"shape": "positive", "scale": "positive"}
+        target = relbo.from_log_density(censored, example, args=(x, x == 4.0), supports=supports)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        relbo.fit(target, progress_bar=False, max_components=1, **SMALL)
+    assert not [warning for warning in seen if "improper" in str(warning.message)]
 
 
 def test_a_target_without_gradient_uses_scores():

@@ -65,8 +65,8 @@ def test_warnings_as_errors_cost_no_result(target, monkeypatch, caplog):
     assert "Interrupted: returning the posterior" in caplog.text
 
 
-def test_a_real_signal_inside_a_callback():
-    """JAX makes errors of its own of what is raised there; it is an interruption all the same."""
+def test_a_real_signal_inside_a_function_on_the_host():
+    """In the middle of the user's own function."""
     simulator, model, midway = fragile()
 
     def interrupt(values):
@@ -102,10 +102,10 @@ def test_sigterm(tmp_path):
         import relbo
         from lean_fits import SETTINGS, lean_target
         step = relbo.Booster.step
-        def terminated(self, key, state):
+        def terminated(self, key, state, most):
             if state.iteration == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return step(self, key, state)
+            return step(self, key, state, most)
         relbo.Booster.step = terminated
         posterior = relbo.fit(lean_target(), **SETTINGS)
         print(len(posterior.trace), posterior.stop_reason, flush=True)

@@ -4,7 +4,7 @@ Twice. First whole processes: a life begins with the checkpoint that the last on
 after its first write (or, one in ten, before); when a life ends by itself its file must equal that of a fit that
 nothing happened to. A life costs seconds, so there are two dozen of them here; RELBO_KILLS=200 makes it two hundred.
 
-Then two hundred processes that do what a fit does to the disk, and nothing else: they take the lock and write the
+Then twice as many processes that do what a fit does to the disk, and nothing else: they take the lock and write the
 checkpoints of a fit one after the other. What each leaves behind, killed, is resumed by a fit in this process.
 """
 
@@ -91,7 +91,7 @@ def test_killed_fits_resume_to_the_same_bits(name, seed, tmp_path, cache):
 def test_killed_writers_leave_a_fit_that_goes_on(seed, tmp_path, monkeypatch):
     rng = np.random.default_rng(seed)
     target = relbo.from_log_density(fault_worker.log_density, jnp.zeros(1))
-    settings = {**fault_worker.LEAN, "seed": 3, "max_components": 12, "progress_bar": False}
+    settings = {**fault_worker.LEAN, "seed": 3, "max_components": 8, "progress_bar": False}
     written: list[list[bytes]] = []
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_atomically", lambda path, parts, **rest: written.append(parts))
@@ -99,20 +99,20 @@ def test_killed_writers_leave_a_fit_that_goes_on(seed, tmp_path, monkeypatch):
     relbo.fit(target, checkpoint=tmp_path / "whole", **settings)
     expected = fault_worker.digest(str(tmp_path / "whole"))
     seen = set()
-    for number in range(100):
+    for number in range(KILLS["lean"]):
         path = tmp_path / str(number) / "fit.ckpt"
         path.parent.mkdir()
         process = os.fork()
         if process == 0:
             _write_all(path, written)
-        time.sleep(rng.uniform(0, 0.02))
+        time.sleep(rng.uniform(0, 0.06))
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         seen.add(len(relbo.load(path).trace) if path.exists() else 0)
         relbo.fit(target, checkpoint=path, **settings)
         assert fault_worker.digest(str(path)) == expected
         assert os.listdir(path.parent) == ["fit.ckpt"]
-    assert len(seen) >= 5  # the blows fell at different iterations
+    assert len(seen) >= 3  # the blows fell at different iterations
 
 
 def _write_all(path: pathlib.Path, written: list[list[bytes]]) -> None:

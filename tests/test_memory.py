@@ -1,10 +1,11 @@
-"""Memory limits: chunks change nothing but the memory, limits are kept, and what cannot fit is refused with numbers."""
+"""Memory limits: blocks change nothing but the memory, limits are kept, and what cannot fit is refused with numbers."""
 
 import dataclasses
 import re
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +13,19 @@ import numpy as np
 import pytest
 
 import relbo
+from helpers import door_of
 from relbo._compiled import temporary_bytes
-from relbo.ascent import GradientAscent, NaturalAscent
-from relbo.budgets import FEW
+from relbo.ascent import GradientAscent, NaturalAscent, lbfgs_paths
+from relbo.ascent.curvature import laplace_factors
+from relbo.door import _evaluate, block_of
 from relbo.families import resolve_family
+from relbo.measuring import measure
 from relbo.memory import as_bytes, points_at_once
 from relbo.mixture import empty_mixture
-from relbo.objectives import ESTIMATORS, FiniteStep, compare
-from relbo.oracles.starts import mixture_draws, score
-from relbo.precondition import curvature, identity_map, walk
-from relbo.targets import Limited, limited
+from relbo.objectives import ESTIMATORS, FiniteStep
+from relbo.oracles import make_cloud
+from relbo.oracles.starts import score
+from relbo.whitening import identity_map
 
 LIMIT = 3  # no divisor of any number of points below
 KEY = jax.random.key(0)
@@ -55,8 +59,12 @@ def mixture():
 
 
 def both(target, function):
-    """`function` of the whitened target without and with a limit."""
-    return [function(identity_map(whole, "auto")) for whole in (target, limited(target, LIMIT))]
+    """`function` of the door to the target without and with a limit; of evaluations there are as many."""
+    doors = [door_of(target, at_once) for at_once in (None, LIMIT)]
+    assert doors[1].block == LIMIT < doors[0].block
+    found = [function(door) for door in doors]
+    assert doors[0].spent == doors[1].spent and doors[0].num_evaluations > LIMIT
+    return found
 
 
 def assert_same(one, other, rtol=1e-4):
@@ -65,143 +73,112 @@ def assert_same(one, other, rtol=1e-4):
         np.testing.assert_allclose(first, second, rtol=rtol, atol=rtol * largest)
 
 
-def test_values_gradients_and_hessians_in_nested_vmaps(target):
-    points = jax.random.normal(KEY, (5, 7, 4))
-
-    @jax.jit
-    def everything(whole):
-        slopes = jax.vmap(jax.vmap(jax.value_and_grad(whole.log_density)))(points)
-        return slopes, jax.vmap(whole.log_density)(points[0]), jax.vmap(jax.hessian(whole.log_density))(points[1])
-
-    assert_same(*both(target, everything))
-
-
-def test_branches_of_a_vmapped_cond_share_the_data(target):
-    """A vmapped `cond` copies what its branches use; the limited target must not take the copies for other data."""
-    points = jax.random.normal(KEY, (17, 4))
-
-    @jax.jit
-    def branching(whole):
-        return jax.vmap(lambda z: jax.lax.cond(z[0] > 0, whole.log_density, lambda z: 0.0, z))(points)
-
-    plain, chunked = both(target, branching)
-    assert np.any(np.asarray(plain) == 0) and np.any(np.asarray(plain) != 0)
-    assert_same(plain, chunked)
+def test_values_and_gradients(target):
+    points = np.random.default_rng(0).normal(size=(35, 4)).astype(np.float32)
+    assert_same(*both(target, lambda door: (tuple(door(points, "a")), door.numbers(points, "b"))))
 
 
 @pytest.mark.parametrize("ascent", [NaturalAscent(num_steps=3, num_draws=8), GradientAscent(num_steps=3, num_draws=8)])
 def test_ascents(target, mixture, ascent):
-    @jax.jit
-    def ascend(whole):
-        improved = ascent.improve(KEY, whole, mixture, FiniteStep(), ESTIMATOR, mixture.params, jnp.asarray(1))
-        return improved, ascent.refine(KEY, whole, mixture, ESTIMATOR)
+    def ascend(door):
+        improved = ascent.improve(KEY, door, mixture, FiniteStep(), ESTIMATOR, mixture.params, 1)
+        return improved.params, improved.value, ascent.refine(KEY, door, mixture, ESTIMATOR)
 
     assert_same(*both(target, ascend))
 
 
 def test_scores_of_starts(target, mixture):
-    @jax.jit
-    def scores(whole):
-        return score(KEY, whole, mixture, mixture_draws(KEY, whole, mixture), mixture.params, 5)
+    def scores(door):
+        return score(KEY, door, make_cloud(KEY, door, mixture, 5, "weights"), mixture.params, 5)[0]
 
     assert_same(*both(target, scores))
 
 
 def test_walks_and_curvature(target):
-    num = 48
-    points, widths, own = np.zeros((num, 4), np.float32), np.zeros(num, np.float32), np.ones(num, bool)
-    plain, chunked = both(target, lambda whole: walk(KEY, whole, points, widths, own)[:, -1])
+    points = 0.1 * np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    doors = door_of(target), door_of(target, LIMIT)
+    plain, chunked = (lbfgs_paths(partial(_walk, door), points, 60, 1)[:, -1] for door in doors)
     height = jax.vmap(target.log_density)
     # Rounding may end a walk a step earlier; where it ends, the log density is the mode's.
     np.testing.assert_allclose(height(plain), height(chunked), atol=0.01)
-    assert_same(*both(target, lambda whole: curvature(KEY, whole, plain)))
+    ends = plain.astype(np.float64)
+    assert_same(*both(target, lambda door: laplace_factors(lambda at: door.numbers(at, "curvature")[1], ends)), 1e-3)
+
+
+def _walk(door, points):
+    return door(points, "walks")
 
 
 def test_measurements(target, mixture):
     one = jax.tree.map(lambda leaf: leaf[0], mixture.params)
-    assert_same(*both(target, jax.jit(lambda whole: compare(KEY, whole, mixture, mixture, one, 5))), rtol=1e-3)
 
+    def measured(door):
+        seen = measure(KEY, door, mixture, mixture, one, 40, 0.0)
+        return [dataclasses.astuple(seen.gap.estimate), dataclasses.astuple(seen.elbo.estimate)]
 
-def test_up_to_the_limit_there_is_no_loop(target):
-    def loops(limit, num):
-        points = jnp.zeros((num, 4))
-        text = jax.jit(jax.vmap(jax.grad(Limited(target, limit).log_density))).lower(points).as_text()
-        return text.count("stablehlo.while")
-
-    assert loops(8, 8) == 0
-    assert loops(8, 9) > 0
+    assert_same(*both(target, measured), rtol=1e-3)
 
 
 def test_small_targets_stay_as_they_are(target):
     booster = relbo.make_booster(target)
     assert booster.points_at_once is None
-    assert booster.target is target
-    assert limited(target, booster.points_at_once) is target
-    assert relbo.make_booster(target, max_memory="2GB").points_at_once == 1024
+    assert relbo.make_booster(target, max_memory="2GB").points_at_once == block_of(target)
+
+
+def test_blocks_fit_the_cache_where_data_are_many(target):
+    """Fewer points at once, down to eight, the longer the data."""
+    blocks = [block_of(logistic_regression(num)) for num in (50, 30_000, 100_000, 1_000_000)]
+    assert blocks == sorted(blocks, reverse=True) and blocks[0] == block_of(target) and blocks[-1] == 8
+    assert all(block * num <= 2**20 for block, num in zip(blocks[1:3], (30_000, 100_000), strict=True))
 
 
 @pytest.mark.slow
-def test_what_the_programs_take():
-    """By XLA's own account, the programs with the most points stay within the limit, and would not without."""
+def test_what_the_door_takes():
+    """By XLA's own account, a block stays within the limit, and a thousand points would not."""
     target, memory = logistic_regression(100_000, 20), 60_000_000
-    at_once = points_at_once(target, memory)
-    points = np.zeros((48, target.dim), np.float32)
-    args = (KEY, points, points[:, 0], np.ones(48, bool))
-    nothing = empty_mixture(resolve_family("normal", target.dim), target.dim, FEW.capacity, target.dtype)
+    at_once, whitened = points_at_once(target, memory), identity_map(target, "auto")
 
-    def walks(whole, key, points, widths, own):
-        return walk.__wrapped__(key, whole, points, widths, own)
+    def taken(num):
+        return temporary_bytes(lambda points: _evaluate(whitened, points), np.zeros((num, target.dim), np.float32))
 
-    def refine(whole, key, *_):
-        return NaturalAscent().refine(key, whole, nothing, ESTIMATOR)
-
-    for program, excess in ((walks, 1), (refine, 4)):
-        assert temporary_bytes(program, identity_map(limited(target, at_once), "auto"), *args) < memory
-        assert temporary_bytes(program, identity_map(target, "auto"), *args) > excess * memory
+    assert taken(at_once) < memory < taken(1024)
 
 
 @pytest.mark.slow
 def test_a_limit_is_kept():
-    """The peak memory of a process while the oracle's program runs, over what it was when that was compiled."""
+    """The peak memory of a process while a thousand points are evaluated, over what it was when that was compiled."""
     code = """
-        import resource, sys, equinox, jax, relbo
-        from relbo.mixture import empty_mixture
-        from relbo.precondition import identity_map
-        from relbo.targets import limited
+        import resource, sys, numpy, relbo
+        from relbo.whitening import identity_map
         from test_memory import logistic_regression
 
         def peak():
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
-        oracle = relbo.NaturalOracle(num_steps=2, starts=relbo.Starts(num_modes=0, num_initial=1))
         target = logistic_regression(100_000, 20)
-        booster = relbo.make_booster(target, oracle=oracle, max_memory="100MB")
-        whitened = identity_map(limited(target, booster.points_at_once), "none")
-        mixture = empty_mixture(booster.family, target.dim, 32, target.dtype).reweight(jax.numpy.zeros(32) - 3.5)
-        args = (jax.random.key(0), whitened, mixture, None, booster.objective, booster.estimator, jax.numpy.asarray(1))
-        program = equinox.filter_jit(type(oracle).propose.__wrapped__).lower(oracle, *args).compile()
+        booster = relbo.make_booster(target, max_memory="100MB")
+        door = booster.door(identity_map(target, "none"))
+        door.numbers(numpy.zeros((1, target.dim)), "compiling")
         before = peak()
-        assert jax.numpy.isfinite(program(oracle, *args).objective.value)
-        print(booster.points_at_once, peak() - before)
+        values, _ = door.numbers(numpy.random.default_rng(0).normal(size=(1024, target.dim)), "running")
+        assert numpy.isfinite(values).all()
+        print(door.block, peak() - before)
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=__file__.rpartition("/")[0])
     at_once, used = (int(word) for word in done.stdout.split())
     assert 8 <= at_once < 128
     assert used < 100_000_000
-    assert 1024 * 100_000 * 4 > 4 * 100_000_000  # one number for each row, at the points that are scored at once
+    assert 1024 * 100_000 * 4 > 4 * 100_000_000  # one number for each row, were all points evaluated at once
 
 
 def test_a_continued_fit_keeps_its_limit(target):
-    booster = relbo.make_booster(target)
-    bounded = dataclasses.replace(booster, points_at_once=LIMIT)
-    whitened = identity_map(bounded.limited_target(), "auto")
-    assert isinstance(whitened.with_target(bounded.limited_target()).target, Limited)
-    assert whitened.with_target(bounded.limited_target()).points_at_once == LIMIT
-    assert booster.limited_target() is target
-    many = logistic_regression(30_000)
-    assert many.points_at_once < 1024  # by the rule of thumb, which is no limit
-    assert identity_map(many, "auto").with_target(many).target is many
+    bounded = dataclasses.replace(relbo.make_booster(target), points_at_once=LIMIT)
+    again = bounded.rebased(identity_map(target, "auto"))
+    assert again.target is target
+    door = bounded.door(again)
+    assert door.block == LIMIT and door.through(again).block == LIMIT
+    assert bounded.chunk == LIMIT, "and of points that the model constrains"
 
 
 @pytest.mark.parametrize(

@@ -155,12 +155,6 @@ def test_common_random_numbers():
     np.testing.assert_array_equal(first[3], second[3])
 
 
-def test_chunks_of_which_nothing_is_used_are_skipped():
-    used = jnp.asarray([False, False, False, True, True, True, False, False])
-    found = jax.jit(lambda x: map_chunks(lambda one: 1 / one, x, 2, used))(jnp.arange(1.0, 9.0))
-    np.testing.assert_array_equal(found, 1 / np.arange(1.0, 9.0, dtype=np.float32) * [0, 0, 1, 1, 1, 1, 0, 0])
-
-
 def test_chunks_are_vmap():
     xs = (jnp.arange(10.0), jnp.arange(20.0).reshape(10, 2))
 

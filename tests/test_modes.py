@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import handmade
+from handmade import full_normals
 from helpers import normals
 from relbo.diagnostics import modes_of
 from relbo.diagnostics.modes import hills_of
@@ -22,10 +23,6 @@ def posterior_of(mixture: Mixture):
     """In coordinates shifted by one, so that a location in the wrong coordinates shows."""
     oracle = NaturalOracle(starts=Starts(num_modes=0))
     return handmade.posterior_of(mixture, from_log_density(bowl, np.ones(mixture.dim, np.float32)), oracle=oracle)
-
-
-def full_normals(means, factors, weights):
-    return handmade.full_normals(means, factors, weights, first_slot=3)
 
 
 def test_one_normal_in_three_overlapping_parts_is_one_mode():

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from helpers import CORRELATED, FAMILIES, mean_is, stack_of_one, target_of
+from helpers import CORRELATED, FAMILIES, door_of, mean_is, stack_of_one, target_of, within
 from relbo.ascent import NaturalAscent
+from relbo.ascent.base import WINDOW
 from relbo.families import Box, Cholesky, Diagonal, Laplace, LocationScale, LowRank
 from relbo.families.natural import DiagonalGeometry, FullGeometry, geometry_of, has_geometry, natural_step
 from relbo.families.scale import to_tril
@@ -25,10 +26,13 @@ def step(family, params, slope, curvature, step_size):
     return natural_step(family, geometry_of(family), params, slope, curvature, step_size)
 
 
-@eqx.filter_jit
 def ascend(key, target, family, ascent, params):
+    """All steps, and those of the last window again; from and to the target's own coordinates, shifted to its start."""
+    climb = ascent.start(key, door_of(target), family.scale, params, family.box)
     nothing = empty_mixture(family, target.dim, 1, target.dtype)
-    return ascent.improve(key, target, nothing, ELBO(), StickingTheLanding(), params, jnp.asarray(0))
+    for num_steps in (ascent.num_steps - WINDOW, WINDOW):
+        climb.go(nothing, ELBO(), StickingTheLanding(), 0, num_steps)
+    return climb.found()
 
 
 # One step
@@ -108,12 +112,19 @@ def steps_of(family, params, slopes, curvatures):
     return moved, jax.vmap(lambda z: family.scale.solve(params.scale, z - params.loc))(moved.loc)
 
 
-def test_a_step_ends_in_the_box():
-    family = LocationScale(box=Box(loc=1.0, log_scale=0.1))
-    params = family.init(jnp.array([0.9, 0.0]), jnp.ones(2))
-    moved = step(family, params, jnp.ones(2), -jnp.eye(2), jnp.ones(()))
-    np.testing.assert_allclose(moved.loc, [1.0, 1.0])
-    np.testing.assert_allclose(np.diagonal(moved.scale), 0.1)
+def test_an_ascent_ends_in_the_box():
+    """Whose bounds are arrays: another box meets the same program."""
+    target = from_log_density(far_and_wide, np.zeros(2, np.float32))
+    for box in (Box(loc=1.0, log_scale=0.1), Box(loc=3.0, log_scale=0.7)):
+        family = LocationScale(box=box)
+        start = stack_of_one(family.init(jnp.array([0.9, 0.0]), jnp.ones(2)))
+        found = ascend(jax.random.key(0), target, family, NaturalAscent(30, 8), start)
+        np.testing.assert_allclose(found.params.loc[0], [box.loc, -box.loc], rtol=1e-6)
+        np.testing.assert_allclose(np.diagonal(found.params.scale[0]), box.log_scale, rtol=1e-6)
+
+
+def far_and_wide(z):
+    return -0.5 * jnp.sum((z - jnp.array([50.0, -50.0])) ** 2) / 10.0**2
 
 
 def test_only_normal_families_have_a_geometry():
@@ -144,11 +155,11 @@ def test_invariant_to_affine_maps():
     with jax.enable_x64(True):
         for a, b in ((np.eye(2), np.zeros(2)), (matrix, shift)):
             target = from_log_density(skewed, np.array(b), args=(a, b))
-            start = FULL.init(jnp.asarray(a @ start_loc + b), jnp.asarray(a @ start_factor))
+            start = FULL.init(jnp.asarray(a @ start_loc), jnp.asarray(a @ start_factor))  # the door is shifted to b
             found = ascend(jax.random.key(0), target, FULL, NaturalAscent(40, 16), stack_of_one(start))
             ends.append([np.asarray(x) for x in (found.params.loc[0], to_tril(found.params.scale[0]), found.value[0])])
     (loc, factor, value), (image_loc, image_factor, image_value) = ends
-    np.testing.assert_allclose(image_loc, matrix @ loc + shift, rtol=1e-8)
+    np.testing.assert_allclose(image_loc, matrix @ loc, rtol=1e-8)
     np.testing.assert_allclose(image_factor, matrix @ factor, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(image_value, value, rtol=1e-8)
 
@@ -205,12 +216,37 @@ def test_broken_regions_do_not_break_the_parameters(kind):
     found = ascend(jax.random.key(0), target, FULL, NaturalAscent(num_steps, num_draws), params)
     assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(found.params))
     assert np.all(np.isfinite(found.value[:2]))
-    assert found.best() != 2
+    assert 2 not in found.order()
     assert np.all(np.isfinite(jax.vmap(target.log_density)(found.params.loc[:2]))), "it ends where the density is"
     np.testing.assert_array_equal(found.params.loc[2], locs[2])
     assert not np.isfinite(found.value[2]), "no value was ever seen there"
     if kind != 2:  # an overflow downwards is zero density
         assert found.num_nan >= num_steps * num_draws, "NaN and +inf are counted"
+
+
+def test_an_ascent_ends_when_it_gains_no_more():
+    """Its objective is then the best to within its noise; fewer evaluations than all steps would have taken."""
+    door, ascent = door_of(target_of("correlated")), NaturalAscent(400, 16)
+    start = stack_of_one(FULL.init(jnp.array([3.0, -4.0]), jnp.array([0.5, 2.0])))
+    nothing = empty_mixture(FULL, 2, 1, np.float32)
+    found = ascent.improve(jax.random.key(1), door, nothing, ELBO(), StickingTheLanding(), start, 0)
+    assert door.spent["proposals"] == door.num_evaluations < 400 * 16 / 2
+    assert within(found.value[0], found.std_err[0], CORRELATED.log_z, rounding=1e-2)
+    assert found.num_draws == WINDOW * 16
+
+
+def test_who_falls_out_of_a_climb_costs_no_evaluation():
+    door = door_of(target_of("correlated"))
+    params = jax.vmap(FULL.init)(jnp.array([[0.0, 0.0], [2.0, 0.0], [9.0, 9.0]]), jnp.ones((3, 2)))
+    climb = NaturalAscent(40, 8).start(jax.random.key(0), door, FULL.scale, params, FULL.box)
+    nothing = empty_mixture(FULL, 2, 1, np.float32)
+    climb.go(nothing, ELBO(), StickingTheLanding(), 0, 10, "race")
+    climb.keep(2, np.array([1, 0, 2]))
+    climb.go(nothing, ELBO(), StickingTheLanding(), 0, 10, "race")
+    assert door.spent == {"race": 10 * 3 * 8 + 10 * 2 * 8}
+    found = climb.found()
+    assert np.all(np.isfinite(found.value[:2])) and np.isnan(found.value[2])
+    assert set(found.order()) == {0, 1}
 
 
 def test_annealing_goes_on_with_the_same_program():

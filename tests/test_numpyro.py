@@ -18,8 +18,8 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import potential_energy
 
 import relbo
-from helpers import quick_settings
-from relbo.targets.minibatch import anchored
+from helpers import door_of, quick_settings
+from relbo.door import anchored
 
 RNG = np.random.default_rng(0)
 NUM_ROWS = 60
@@ -145,7 +145,7 @@ def test_the_control_variate_is_unbiased_and_its_noise_of_second_order():
     with jax.enable_x64(True):
         target = relbo.from_numpyro(logistic, X, Y, batch_size=12)
         anchor, direction = jnp.full(4, 0.1), jnp.asarray([0.3, -0.5, 0.4, 0.7])
-        climbed = anchored(target, anchor)
+        climbed = anchored(door_of(target), anchor).target.target
         keys = jax.random.split(jax.random.key(0), 400)
 
         whole = jax.jit(target.log_density)
@@ -154,7 +154,7 @@ def test_the_control_variate_is_unbiased_and_its_noise_of_second_order():
         def at(distance):
             near = anchor + distance * direction
             errors = np.asarray(estimates(near) - whole(near))
-            assert abs(errors.mean()) <= 4 * errors.std() / np.sqrt(len(keys))
+            assert abs(errors.mean()) <= 4 * errors.std() / np.sqrt(len(keys)) + 1e-12  # rounding
             return errors.std()
 
         assert at(0.0) == pytest.approx(0, abs=1e-10)

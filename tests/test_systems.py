@@ -2,19 +2,18 @@
 
 import functools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import relbo
-from helpers import TWO_MODES, kl_to, normals, target_of
+from helpers import TWO_MODES, door_of, kl_to, normals, target_of
+from relbo.mixture import draw_each, log_densities, put
 from relbo.objectives import ESTIMATORS
-from relbo.oracles import JointOracle
-from relbo.oracles.starts import mixture_draws
-from relbo.precondition import identity_map
+from relbo.oracles import JointOracle, make_cloud
 from relbo.presets import PRESETS
+from relbo.steps.base import weight_problem
 from relbo.storage.objects import decode, encode
 
 OF_FIT = ("stop", "max_components")
@@ -50,20 +49,24 @@ def joint_searches():
     oracle = JointOracle(num_steps=250, num_draws=16, learning_rate=0.03, num_restarts=8)
     start = jax.vmap(mixture.family.init)(jnp.linspace(-2.4, -1.2, 8)[:, None], jnp.full((8, 1), 0.8))
 
-    @eqx.filter_jit
-    def search(target):
-        draws = mixture_draws(jax.random.key(1), target, mixture)
-        found, weights = oracle.ascend(
-            jax.random.key(2), target, mixture, ESTIMATORS["reparameterized"], draws, start, jnp.asarray(1)
-        )
+    door = door_of(target_of("two_modes"))
+    cloud = make_cloud(jax.random.key(1), door, mixture, 512, "weights")
+    found, weights = oracle.ascend(jax.random.key(2), door, cloud, ESTIMATORS["reparameterized"], start, 1)
+    return found, weights, [searched(cloud, door, params) for params in members_of(found.params)]
 
-        def searched(params):
-            placed, slot = mixture.place(1, params, -jnp.inf), jnp.asarray(1)
-            return relbo.LineSearch().update(jax.random.key(3), target, placed, slot, jnp.asarray(1), ())[0].step_size
 
-        return found, weights, jax.vmap(searched)(found.params)
+def searched(cloud, door, params) -> float:
+    """The step of a line search towards a component, on draws of its own and of the cloud."""
+    mixture, slots = put(cloud.mixture, np.array([1]), params), np.array([1])
+    points = draw_each(jax.random.key(3), mixture, 512)
+    log_p = door.numbers(points, "weights")[0].reshape(2, 512)
+    log_s = log_densities(mixture.family, mixture.params, points).reshape(2, 512, 2)
+    problem = weight_problem(cloud.weights.copy(), slots, log_p, log_s)
+    return relbo.LineSearch().update(problem, mixture, slots, 1, ())[0].step_size
 
-    return search(identity_map(target_of("two_modes"), "none"))
+
+def members_of(params):
+    return [jax.tree.map(lambda leaf, at=at: np.asarray(leaf)[at : at + 1], params) for at in range(8)]
 
 
 def test_the_joint_oracle_finds_the_missing_mode_and_its_weight():
@@ -74,8 +77,9 @@ def test_the_joint_oracle_finds_the_missing_mode_and_its_weight():
     np.testing.assert_allclose(scale.mean(), 0.5, atol=0.05)
     np.testing.assert_allclose(np.asarray(weights).mean(), 0.3, atol=0.02)
     np.testing.assert_allclose(found.value, TWO_MODES.log_z, atol=0.02)
-    best = jax.tree.map(lambda leaf: leaf[found.best()], found.params)
-    log_weights = np.log([1 - weights[found.best()], weights[found.best()]]).astype(np.float32)
+    first = found.order()[0]
+    best = jax.tree.map(lambda leaf: leaf[first], found.params)
+    log_weights = np.log([1 - weights[first], weights[first]]).astype(np.float32)
     after = normals([1.5, 0.0], [1.0, 1.0], [1.0, 0.0]).place(1, best, 0.0).reweight(jnp.asarray(log_weights))
     assert kl_to(TWO_MODES, after) < 0.01
 

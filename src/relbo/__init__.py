@@ -16,7 +16,8 @@ from relbo.prediction import predict
 from relbo.presets import preset
 from relbo.settings import make_booster, paper
 from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, NormCorrective, Pairwise
-from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Stalled
+from relbo._compiled import enable_compile_cache
+from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Near, Stalled
 from relbo.storage import load, save
 from relbo.targets import from_callable, from_log_density, from_numpyro, from_pymc, from_stan
 from relbo.trace import Record
@@ -50,6 +51,7 @@ __all__ = [
     "Posterior",
     "Preconditioner",
     "Record",
+    "Near",
     "Stalled",
     "Starts",
     "State",
@@ -57,6 +59,7 @@ __all__ = [
     "compare",
     "diagnose",
     "families",
+    "enable_compile_cache",
     "fit",
     "from_callable",
     "from_log_density",

@@ -1,8 +1,10 @@
 """The one way programs are compiled here."""
 
 import functools
+import math
+import os
+import pathlib
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -10,53 +12,72 @@ import jax
 
 F = TypeVar("F", bound=Callable)
 
-_background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="relbo-compile")
+_SMALL = 2**15
+"""Numbers in the largest argument of a program that is not worth optimising: it runs in about a millisecond."""
 
 
 def compiled(function: F, *, runs_once: bool = False) -> F:
     """`equinox.filter_jit`, with options for the device that there is.
 
     On small problems compiling is most of what a user waits for. On the CPU, LLVM's first optimisation level compiles
-    our programs in half the time of the default and runs them as fast (XLA calls libraries for what is heavy). Of
-    a program that `runs_once` in a fit, XLA's older code generator makes slower code (by a third) in half the time.
-    The device is looked up at the first call, not at import.
+    our programs in half the time of the default and runs them as fast (XLA calls libraries for what is heavy), and
+    XLA's older code generator takes half of that again, for code as fast. Programs of small arguments, and those that
+    run once in a fit, are not optimised at all: that is three times as fast to compile, and what they lose is less.
+    The device, and the size of the arguments, are looked up at the first call.
     """
-    program = None
-    pending: list[Future] = []
-
-    def get():
-        nonlocal program
-        if program is None:
-            program = eqx.filter_jit(function, **_options(runs_once))
-        return program
+    programs: dict[bool, Callable] = {}
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        if pending:
-            wait(pending)  # if compiling failed there, it fails again here, where it can be seen
-            pending.clear()
-        return get()(*args, **kwargs)
+        small = runs_once or _size(args) < _SMALL
+        if small not in programs:
+            programs[small] = eqx.filter_jit(function, **compile_options(optimized=not small))
+        return programs[small](*args, **kwargs)
 
-    def start(*args):
-        # Tracing stays on this thread: a user's model need not bear two at once.
-        pending.append(_background.submit(get().lower(*args).compile))
-
-    call.start_compiling = start  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
 
 
-def start_compiling(function: Callable, *args: Any) -> None:
-    """Compile a `compiled` function (or method) for such arguments in the background; a call of it waits for that."""
-    method = getattr(function, "__func__", None)
-    start = getattr(method or function, "start_compiling", None)
-    if start is not None:
-        start(*((function.__self__, *args) if method is not None else args))  # type: ignore[attr-defined]
+def _size(args: tuple) -> int:
+    """Numbers in the largest of the arguments."""
+    return max((leaf.size for leaf in jax.tree.leaves(args) if eqx.is_array(leaf)), default=0)
 
 
 def temporary_bytes(function: Callable, *args: Any) -> int:
     """What XLA sets aside for the temporaries of `function`, once compiled; 0 where it does not say."""
-    analysis = jax.jit(function, **_options(True)).lower(*args).compile().memory_analysis()
+    analysis = jax.jit(function, **compile_options(optimized=False)).lower(*args).compile().memory_analysis()
     return analysis.temp_size_in_bytes if analysis is not None else 0
+
+
+class _Clock:
+    """The wall-clock seconds in which JAX traced, lowered or compiled, since the first look."""
+
+    def __init__(self):
+        self.spans: list[tuple[float, float]] = []
+        self.counted = 0.0
+        jax.monitoring.register_event_time_span_listener(self._listen)
+
+    def _listen(self, event: str, start_time: float, end_time: float, **_: Any) -> None:
+        if event.startswith("/jax/core/compile/"):
+            self.spans.append((start_time, end_time))
+
+    def seconds(self) -> float:
+        """The length of the union of the spans: one program may be traced inside another."""
+        total, covered_to = 0.0, -math.inf
+        for start, end in sorted(self.spans):
+            total += max(0.0, end - max(start, covered_to))
+            covered_to = max(covered_to, end)
+        self.counted, self.spans = self.counted + total, []
+        return self.counted
+
+
+@functools.cache
+def _clock() -> _Clock:
+    return _Clock()
+
+
+def compile_seconds() -> float:
+    """Seconds that JAX has spent on tracing and compiling, from the first call of this function on."""
+    return _clock().seconds()
 
 
 def host_split(key, num: int) -> list:
@@ -65,11 +86,12 @@ def host_split(key, num: int) -> list:
 
 
 @functools.cache
-def _options(runs_once: bool) -> dict[str, Any]:
+def compile_options(optimized: bool = True) -> dict[str, Any]:
+    """Arguments of `jax.jit` for the device that there is."""
     if jax.default_backend() != "cpu":
         return {}
-    options: dict[str, Any] = {"xla_backend_optimization_level": 1}
-    if runs_once and _is_known({"xla_cpu_use_fusion_emitters": False}):
+    options: dict[str, Any] = {"xla_backend_optimization_level": int(optimized)}
+    if _is_known({"xla_cpu_use_fusion_emitters": False}):
         options["xla_cpu_use_fusion_emitters"] = False
     return {"compiler_options": options}
 
@@ -81,3 +103,18 @@ def _is_known(options: dict[str, Any]) -> bool:
     except jax.errors.JaxRuntimeError:
         return False
     return True
+
+
+def enable_compile_cache(path: str | os.PathLike | None = None) -> str:
+    """Keep compiled programs on disk, for all JAX programs of this process and for the processes that follow.
+
+    The next process that fits the same model, or any model of the same dimension, compiles next to nothing. Call it before
+    the first fit. `path` is a folder; by default `$RELBO_CACHE_DIR/xla`, or `~/.cache/relbo/xla`. Returns the folder.
+    """
+    default = pathlib.Path(os.environ.get("RELBO_CACHE_DIR") or pathlib.Path.home() / ".cache" / "relbo") / "xla"
+    folder = str(default if path is None else pathlib.Path(path))
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # small programs are most of them
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return folder

@@ -61,7 +61,7 @@ def to_arviz(
         z, lp, log_q, k_hat = _draw(posterior, num_draws, seed, importance_resampled)
         stats = {"lp": lp, "log_q": log_q}
         values = {name: np.asarray(leaf) for name, leaf in named_leaves(posterior.constrain(z))[0]}
-        pointwise = _log_likelihood(posterior.booster.limited_target(), z, log_likelihood)
+        pointwise = _log_likelihood(posterior, z, log_likelihood)
     groups = {"sample_stats": stats}
     if pointwise:
         groups["log_likelihood"] = pointwise
@@ -113,32 +113,27 @@ def _from_file(posterior: Posterior, target: StoredTarget, num_draws: int, seed:
 
 def _draw(posterior: Posterior, num_draws: int, seed: int, resampled: bool):
     """Points, log p and log q there, and k-hat of the weights (NaN if there are too few draws)."""
-    target = posterior.booster.limited_target()
     if resampled:
         points, weighted = resample_whitened(posterior, num_draws, seed)
         z = jax.vmap(posterior.whitened.unwhiten)(points)
         return (
             z,
-            np.asarray(_log_densities(target, z)),
+            posterior.log_target(z),
             np.asarray(posterior.log_prob(z)),
             weighted.k_hat,
         )
     z = posterior.sample_unconstrained(num_draws, seed=seed)
-    lp, log_q = np.asarray(_log_densities(target, z)), np.asarray(posterior.log_prob(z))
+    lp, log_q = posterior.log_target(z), np.asarray(posterior.log_prob(z))
     ratios = (lp - log_q).astype(np.float64)
     finite = np.isfinite(ratios)
     k_hat = psis(ratios[finite])[1] if finite.sum() >= _FEWEST_RATIOS else float("nan")
     return z, lp, log_q, k_hat
 
 
-@compiled
-def _log_densities(target, draws):
-    return map_chunks(target.log_density, draws, target.points_at_once)
-
-
-def _log_likelihood(target, z, wanted: bool | None) -> dict[str, np.ndarray]:
+def _log_likelihood(posterior: Posterior, z, wanted: bool | None) -> dict[str, np.ndarray]:
     if wanted is False:
         return {}
+    target, chunk = posterior.target, posterior.booster.chunk
     shapes = jax.eval_shape(target.log_likelihood, z[0])
     size = len(z) * sum(struct.size for struct in shapes.values())
     if wanted and not shapes:
@@ -148,12 +143,12 @@ def _log_likelihood(target, z, wanted: bool | None) -> dict[str, np.ndarray]:
         )
     if wanted is None and size > _MOST_LOG_LIKELIHOODS:
         return {}
-    return {name: np.asarray(values) for name, values in _pointwise(target, z).items()}
+    return {name: np.asarray(values) for name, values in _pointwise(target, z, chunk).items()}
 
 
 @compiled
-def _pointwise(target, draws):
-    return map_chunks(target.log_likelihood, draws, target.points_at_once)
+def _pointwise(target, draws, chunk: int):
+    return map_chunks(target.log_likelihood, draws, chunk)
 
 
 def _chains(arrays: dict[str, np.ndarray], num_chains: int) -> dict[str, np.ndarray]:

@@ -1,45 +1,46 @@
-r"""Boosting: the mixture grows by one component an iteration.
+r"""Boosting: the mixture grows by a few components an iteration.
 
     booster = relbo.make_booster(target)
     state, record = booster.init(key)                # whiten, fit the first component
     state, record = booster.step(key, state)         # propose, measure the gap, weigh, refine, keep or reject
 
-An iteration is a pure function of its key and state, made of four compiled programs (propose, weigh, refine, measure),
-each compiled once per capacity. Decisions between them are the host's.
+An iteration is a pure function of its key and state. Every part of it evaluates the model through the door
+(`door.py`), and what it computes besides are a few small programs, the same for all models, and arithmetic on the host.
 """
 
 import dataclasses
 import math
 import time
-from functools import partial
+from collections import Counter
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from relbo._compiled import compiled, host_split, start_compiling
+from relbo._compiled import compile_seconds, host_split
+from relbo._warn import warn
 from relbo.ascent import AbstractAscent, NaturalAscent
 from relbo.budgets import FEW, budget
+from relbo.door import Door, anchored
 from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
-from relbo.mixture import Mixture, empty_mixture
-from relbo.objectives import (
-    ELBO,
-    AbstractEstimator,
-    AbstractObjective,
-    Comparison,
-    Evaluation,
-    compare,
-)
-from relbo.oracles import AbstractOracle, find_modes, mode_evaluations
-from relbo.precondition import Preconditioner, Whitened, find_map, identity_map
+from relbo.measuring import measure, measure_one
+from relbo.mixture import Mixture, log_densities, nothing, num_active, put, weights_of, with_weights
+from relbo.objectives import AbstractEstimator, AbstractObjective, Evaluation, FiniteStep
+from relbo.oracles import AbstractOracle, Cloud, Proposals, find_modes, make_cloud
+from relbo.oracles.starts import disagree, draw_own
+from relbo.precondition import Preconditioner, find_map
 from relbo.steps import AbstractStep, WeightUpdate
-from relbo.targets import AbstractTarget, limited
+from relbo.steps.base import weight_problem
+from relbo.targets import AbstractTarget
+from relbo.targets.minibatch import Anchored
 from relbo.trace import Record
+from relbo.whitening import Whitened, identity_map
 
-_POLISH_ROUNDS = 5
+_POLISH_ROUNDS = 1
+_COARSE = 0.01
+"""Nats: a rounding of log p beyond this is worth a warning."""
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
 
@@ -71,234 +72,224 @@ class Booster(eqx.Module):
     refinement: AbstractAscent | None
     preconditioner: Preconditioner
     min_improvement: float = 1e-4
-    """Nats by which a component must improve the mixture to be kept; -inf keeps them all."""
+    """Nats by which an iteration must improve the mixture to be kept; -inf keeps them all."""
     num_measure: int = eqx.field(static=True, default=FEW.measure_draws)
-    """Draws, over all slots, for ELBO, gap and the test whether a component is kept."""
+    """Draws, over all slots, for ELBO, gap and the test whether a component is kept, at the most."""
     points_at_once: int | None = eqx.field(static=True, default=None)
-    """At how many points the target is evaluated side by side; None for no limit."""
+    """At how many points the target is evaluated side by side, at the most; None where memory sets no limit."""
     missing: tuple[str, ...] = eqx.field(static=True, default=())
     """Settings that the file from which this was loaded could not hold; they stand at their defaults."""
 
-    def init(self, key: Key[Array, ""], *, alone: bool = False) -> tuple[State, Record]:
-        """Find the affine map, fit the first component (plain black-box VI), look for modes.
-
-        `alone` says that no iteration will follow, whose programs would have to be compiled.
-        """
-        begun = time.perf_counter()
-        if not alone:
-            self._start_compiling(key)
+    def init(self, key: Key[Array, ""]) -> tuple[State, Record]:
+        """Find the affine map, fit the first component (plain black-box VI), look for modes."""
+        begun = Begun()
         map_key, first_key, mode_key, measure_key = host_split(key, 4)
-        target, evaluations = find_map(map_key, self.limited_target(), self.preconditioner, self.estimator)
-        mixture, num_nan, first_evaluations = self._first(first_key, target)
-        modes, modes_evaluations = self.find_modes(mode_key, target)
-        measured = self.measure(measure_key, target, mixture, mixture, _some_component(mixture)).elbo
-        evaluations += first_evaluations + modes_evaluations + self._measure_evaluations(mixture, mixture)
-        elbo_now = measured.estimate.to_host()
-        if not np.isfinite(elbo_now.value):
+        door = Door(identity_map(self.target, self.preconditioner.kind), self.points_at_once)
+        door = find_map(map_key, door, self.preconditioner, self.estimator)
+        mixture, num_nan = self._first(first_key, door)
+        modes = self.find_modes(mode_key, door)
+        seen = measure_one(measure_key, door, mixture, self.num_measure)
+        if not np.isfinite(seen.estimate.value):
             raise ValueError(
-                f"The first component could not be fitted: its ELBO is {elbo_now.value}. The log density is not finite "
-                "where the component lies. Start from a better example, or check the log density for overflow."
+                f"The first component could not be fitted: its ELBO is {seen.estimate.value}. The log density is not "
+                "finite where the component lies. Start from a better example, or check the log density for overflow."
             )
-        state = State(target, mixture, modes, self.step_rule.init(target.dtype), elbo_now, 0, False)
-        record = self._record(state, "first", True, 1.0, None, None, None, measured, [num_nan], evaluations, begun)
-        return state, record
+        self._warn_of_rounding(seen.estimate.value, door.dtype)
+        state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, False)
+        return state, self._record(state, Tried("first", 1.0, num_nan), True, seen, door, begun)
 
-    def step(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
-        """One iteration. A component that does not improve the mixture by `min_improvement` is rejected."""
-        begun = time.perf_counter()
-        keys = host_split(key, 5)
-        iteration = np.asarray(state.iteration + 1, np.int32)
-        old, slot = _with_room(state.mixture)
-        modes, evaluations = self.find_modes(keys[0], state.target) if state.explore else (state.modes, 0)
-        proposal = self.oracle.propose(keys[1], state.target, old, modes, self.objective, self.estimator, iteration)
-        update, memory, new = _weigh(
-            keys[2], self.step_rule, state.target, old, proposal.params, slot, iteration, state.memory
-        )
-        num_nan = [proposal.num_nan, update.num_nan]
+    def step(self, key: Key[Array, ""], state: State, most: int | None = None) -> tuple[State, Record]:
+        """One iteration. What does not improve the mixture by `min_improvement` is rejected.
+
+        `most` components, old and new, are weighed at the most; at least one is proposed in any case.
+        """
+        begun = Begun()
+        mode_key, cloud_key, oracle_key, new_key, refine_key, measure_key = host_split(key, 6)
+        door = self.door(state.target)
+        old = _with_room(state.mixture)
+        modes = self.find_modes(mode_key, door) if state.explore else state.modes
+        cloud = make_cloud(cloud_key, door, old, max(1, self.step_rule.num_draws or FEW.weight_draws), "weights")
+        proposals = self._propose(oracle_key, door, cloud, modes, state.iteration + 1, most)
+        new, update, memory, num_nan = self._weigh(new_key, door, cloud, proposals, state)
+        num_nan += proposals.num_nan
         if self.refinement is not None:
-            new, refine_nan = _refine(keys[3], self.refinement, state.target, new, self.estimator)
-            num_nan.append(refine_nan)
-            evaluations += _ascent_evaluations(self.refinement, new)
-        seen = self.measure(keys[4], state.target, old, new, proposal.params)
-        improvement = seen.improvement.to_host()
-        gap, objective = seen.gap.estimate.to_host(), proposal.objective.to_host()
-        accepted = bool(improvement.value > self.min_improvement)
-        evaluations += self.oracle.num_evaluations(old) + self._measure_evaluations(old, new)
-        evaluations += (_num_active(old) + 1) * self.step_rule.num_draws
+            # What did not gain is tried again with more patience: noise may be what limits it.
+            refinement = self.refinement.patient() if state.explore else self.refinement
+            new, refine_nan = refinement.refine(refine_key, door, new, self.estimator)
+            num_nan += refine_nan
+        seen = measure(measure_key, door, old, new, proposals.best, self.num_measure, self.min_improvement)
+        accepted = self._is_gain(seen.improvement)
         after = State(
             state.target,
-            new if accepted else old,
+            with_weights(new, weights_of(new)) if accepted else old,
             modes,
             memory,
-            seen.elbo.estimate.to_host() if accepted else state.elbo,
+            seen.elbo.estimate if accepted else state.elbo,
             state.iteration + 1,
-            bool(not accepted or gap.value > _FAR),
+            bool(not accepted or seen.gap.estimate.value > _FAR),
         )
-        kind = self.step_rule.kinds[int(update.kind)]
-        args = (float(update.step_size), improvement, gap, objective, seen.elbo, num_nan, evaluations, begun)
-        record = self._record(after, kind, accepted, *args)
+        kind = self.step_rule.kinds[update.kind]
+        tried = Tried(kind, update.step_size, num_nan, seen.improvement, seen.gap.estimate, proposals.objective)
+        record = self._record(after, tried, accepted, seen.elbo, door, begun)
         # Of what was rejected, a component with NaN among its parameters says nothing of the model. And a model that
         # broke since the last iteration leaves nothing of the new mixture to be measured, but shows in the old one.
-        share = int(seen.num_nan_before) / (self._num_each(old) * _num_active(old))
-        share = max(record.nan_fraction, share) if accepted else share
+        share = max(record.nan_fraction, seen.nan_before) if accepted else seen.nan_before
         return after, dataclasses.replace(record, nan_fraction=share)
 
     def polish(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
         """Refinement with falling steps, for the end of a fit; kept only if it improves the mixture."""
-        begun = time.perf_counter()
+        begun = Begun()
         if self.refinement is None:
             raise ValueError("This booster does not refine, so it cannot polish.")
-        new, num_nan = state.mixture, []
+        door, new, num_nan = self.door(state.target), state.mixture, 0
         for round_index in range(1, _POLISH_ROUNDS + 1):
             ascent = self.refinement.annealed(round_index)
-            new, more = _refine(jax.random.fold_in(key, round_index), ascent, state.target, new, self.estimator)
-            num_nan.append(more)
-        seen = self.measure(key, state.target, state.mixture, new, _some_component(new))
-        improvement = seen.improvement.to_host()
-        accepted = bool(improvement.value > 0)
-        after = eqx.tree_at(lambda s: s.mixture, state, new if accepted else state.mixture)
+            new, more = ascent.refine(jax.random.fold_in(key, round_index), door, new, self.estimator)
+            num_nan += more
+        seen = measure(key, door, state.mixture, new, None, self.num_measure, 0.0)
+        accepted = bool(seen.improvement.value > 0)
+        after = state
         if accepted:
-            after = eqx.tree_at(lambda s: s.elbo, after, seen.elbo.estimate.to_host())
-        evaluations = _POLISH_ROUNDS * _ascent_evaluations(self.refinement, new)
-        evaluations += self._measure_evaluations(state.mixture, new)
-        args = (after, "polish", accepted, 0.0, improvement, None, None, seen.elbo, num_nan, evaluations, begun)
-        return after, self._record(*args)
+            values = (with_weights(new, weights_of(new)), seen.elbo.estimate)
+            after = eqx.tree_at(lambda s: (s.mixture, s.elbo), state, values)
+        return after, self._record(after, Tried("polish", 0.0, num_nan, seen.improvement), accepted, seen.elbo, door, begun)
 
-    def measure(self, key: Key[Array, ""], target: Whitened, old: Mixture, new: Mixture, params: PyTree) -> Comparison:
-        """ELBO of `new`, improvement over `old`, and the gap of `old` at the component `params`, with their errors.
+    def _is_gain(self, improvement: Estimate) -> bool:
+        """Whether what was tried is better by enough, and by more than a standard error (unless all are kept)."""
+        least = max(self.min_improvement, improvement.std_err) if self.min_improvement > -math.inf else -math.inf
+        return bool(improvement.value > least)
 
-        The one program that measures, in iterations and in `diagnose`. Where nothing is proposed, `params` is any
-        component, and its gap is not read.
-        """
-        return _measure(key, target, old, new, params, self._num_each(old))
+    def _warn_of_rounding(self, elbo: float, dtype) -> None:
+        rounding = float(np.finfo(dtype).eps) * abs(elbo)
+        if rounding > _COARSE:
+            warn(
+                f"log p is about {elbo:.3g}, and in {np.dtype(dtype).name} its values are rounded to {rounding:.1g} nats: "
+                "ELBOs, gaps and weights are no more exact than that. For more, call "
+                'jax.config.update("jax_enable_x64", True) before the target is made.'
+            )
 
-    def find_modes(self, key: Key[Array, ""], target: Whitened) -> tuple[PyTree, int]:
-        """Components at modes of the target, to start the oracle from, and the evaluations spent on finding them.
+    def gap(self, key: Key[Array, ""], door: Door, mixture: Mixture, params: PyTree) -> Estimate:
+        """The duality gap of a mixture at the component `params`, on fresh draws."""
+        return measure(key, door, mixture, mixture, params, self.num_measure, -math.inf).gap.estimate
 
-        None, for nothing, where the oracle wants no such starts.
-        """
-        starts = self.oracle.starts
-        if not starts.num_modes:
-            return None, 0
-        return find_modes(key, target, self.family, starts), mode_evaluations(target, starts)
+    def propose(self, key: Key[Array, ""], state: State, mixture: Mixture) -> Proposals:
+        """What the oracle offers a mixture, in the state that a fit was left in."""
+        cloud_key, oracle_key = host_split(key, 2)
+        door = self.door(state.target)
+        cloud = make_cloud(cloud_key, door, mixture, FEW.weight_draws, "weights")
+        return self._propose(oracle_key, door, cloud, state.modes, state.iteration + 1)
 
-    def limited_target(self) -> AbstractTarget:
-        """The target, never evaluated at more points at once than memory allows."""
-        return limited(self.target, self.points_at_once)
+    def find_modes(self, key: Key[Array, ""], door: Door) -> PyTree:
+        """Components at modes of the target, to start the oracle from; None where the oracle wants no such starts."""
+        if not self.oracle.starts.num_modes:
+            return None
+        return find_modes(key, door, self.family, self.oracle.starts)
 
-    def _start_compiling(self, key) -> None:
-        """Compile the programs of the iterations while `init` is at work, from arguments of the right shapes."""
-        target = identity_map(self.limited_target(), self.preconditioner.kind)
-        mixture = _nothing(self.family, target)
-        params, number = _some_component(mixture), np.asarray(0, np.int32)
-        num_modes = self.oracle.starts.num_modes
-        modes = jax.tree.map(lambda leaf: np.repeat(leaf[None], num_modes, axis=0), params)
-        memory = self.step_rule.init(target.dtype)
-        if self.refinement is not None:
-            start_compiling(_refine, key, self.refinement, target, mixture, self.estimator)
-        args = (key, target, mixture, modes if num_modes else None, self.objective, self.estimator, number)
-        start_compiling(self.oracle.propose, *args)
-        start_compiling(_measure, key, target, mixture, mixture, params, self._num_each(mixture))
-        start_compiling(_weigh, key, self.step_rule, target, mixture, params, number, number, memory)
+    @property
+    def chunk(self) -> int:
+        """How many points the model may constrain, or give likelihoods of, at once."""
+        return min(self.target.points_at_once, self.points_at_once or self.target.points_at_once)
 
-    def _first(self, key, target: Whitened) -> tuple[Mixture, Array, int]:
-        """The mixture of one component, the number of NaN draws met, and the evaluations spent.
+    def door(self, target: Whitened) -> Door:
+        """The door to the target in the coordinates of a state."""
+        return Door(target, self.points_at_once, Counter())
+
+    def rebased(self, whitened: Whitened) -> Whitened:
+        """This booster's target in given coordinates, its anchor (if it subsamples) where it was."""
+        moved = whitened.with_target(self.target)
+        if not isinstance(whitened.target, Anchored):
+            return moved
+        return anchored(self.door(moved), whitened.target.point).target
+
+    def _first(self, key, door: Door) -> tuple[Mixture, int]:
+        """The mixture of one component, and the number of NaN draws met.
 
         After the race of `find_map` a standard member of the family is nearly there, and the program that refines
-        iterations does the rest: a program less to compile.
+        iterations does the rest.
         """
-        ascent = self.first_ascent
-        mixture = _nothing(self.family, target)
+        capacity = budget(door.dim).capacity
+        mixture = nothing(self.family, door.dim, capacity, np.dtype(door.dtype))
+        alone = mixture.reweight(np.where(np.arange(capacity) == 0, 0.0, -np.inf).astype(door.dtype))
         if isinstance(self.refinement, NaturalAscent) and self.preconditioner.kind != "none":
-            alone = np.where(np.arange(mixture.capacity) == 0, 0.0, -np.inf).astype(target.dtype)
-            mixture = eqx.tree_at(lambda m: m.log_weights, mixture, jax.device_put(alone))
-            mixture, num_nan = _refine(key, self.refinement, target, mixture, self.estimator)
-            return mixture, num_nan, _ascent_evaluations(self.refinement, mixture)
-        mixture, num_nan = _first(key, ascent, target, mixture, self.estimator)
-        return mixture, num_nan, ascent.num_steps * ascent.num_draws
+            return self.refinement.refine(key, door, alone, self.estimator)
+        start = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], mixture.params)
+        empty = nothing(self.family, door.dim, 1, np.dtype(door.dtype))
+        found = self.first_ascent.improve(key, door, empty, FiniteStep(), self.estimator, start, 0)
+        return alone.place(0, jax.tree.map(lambda leaf: leaf[0], found.params), 0.0), found.num_nan
 
-    def _num_each(self, mixture: Mixture) -> int:
-        return max(2, self.num_measure // mixture.capacity)
+    def _propose(self, key, door: Door, cloud: Cloud, modes, iteration: int, most: int | None = None) -> Proposals:
+        # With several components an iteration the finite step is that of one more among them all.
+        room = min(most or cloud.mixture.capacity, cloud.mixture.capacity) - cloud.num_components
+        num = max(1, min(self.step_rule.at_once, room))
+        time = cloud.num_components if self.step_rule.at_once > 1 else iteration
+        return self.oracle.propose(key, door, cloud, modes, self.objective, self.estimator, time, num)
 
-    def _measure_evaluations(self, old: Mixture, new: Mixture) -> int:
-        return self._num_each(old) * (_num_active(old) + _num_active(new) + old.capacity // 2)
+    def _weigh(
+        self, key, door: Door, cloud: Cloud, proposals: Proposals, state: State
+    ) -> tuple[Mixture, WeightUpdate, PyTree, int]:
+        """The mixture with the proposals, and all weights found anew by the step rule."""
+        old, first = cloud.mixture, cloud.num_components
+        slots = first + np.arange(len(proposals))
+        placed = put(old, slots, proposals.params)
+        num = cloud.num_each if self.step_rule.num_draws else 1
+        log_p, log_s = np.full((old.capacity, num), np.nan), np.zeros((old.capacity, num, old.capacity))
+        if self.step_rule.num_draws:
+            own = draw_own(key, door, cloud, proposals.params, num, placed)
+            log_p[slots], log_s[slots], log_p[:first] = own.log_p, own.log_each, cloud.log_p
+            at_old = log_densities(old.family, placed.params, cloud.points.reshape(-1, door.dim))
+            log_s[:first] = at_old.reshape(first, num, -1)
+        problem = weight_problem(cloud.weights.copy(), slots, log_p, log_s)
+        update, memory = self.step_rule.update(problem, placed, slots, state.iteration + 1, state.memory)
+        num_nan = problem.num_nan if self.step_rule.num_draws else 0
+        return with_weights(placed, update.weights), update, memory, num_nan
 
     def _record(
-        self, state, kind, accepted, step_size, improvement, gap, objective, measured: Evaluation, num_nan,
-        evaluations, begun,
-    ) -> Record:  # fmt: skip
-        weights = np.exp(np.asarray(state.mixture.log_weights))
-        weights = weights[weights > 0]
-        measured_nan = int(measured.num_nan)
+        self, state: State, tried: "Tried", accepted: bool, measured: Evaluation, door: Door, begun: "Begun"
+    ) -> Record:
+        weights = weights_of(state.mixture)
+        weights = weights[weights > 0].astype(state.mixture.dtype)
         return Record(
             iteration=state.iteration,
-            kind=kind,
+            kind=tried.kind,
             accepted=accepted,
             num_components=len(weights),
             weights=weights,
-            step_size=step_size,
+            step_size=tried.step_size,
             elbo=state.elbo,
-            improvement=improvement,
-            gap=gap,
-            objective=objective,
-            seconds=time.perf_counter() - begun,
-            evaluations=evaluations,
-            num_nan=sum(int(number) for number in num_nan) + measured_nan,
-            num_zero=int(measured.num_zero),
-            # Draws of empty slots are made, but not looked at.
-            nan_fraction=measured_nan * state.mixture.capacity / (measured.estimate.num_draws * max(1, len(weights))),
+            improvement=tried.improvement,
+            gap=tried.gap,
+            objective=tried.objective,
+            seconds=time.perf_counter() - begun.at,
+            evaluations=door.num_evaluations,
+            num_nan=tried.num_nan + measured.num_nan,
+            num_zero=measured.num_zero,
+            nan_fraction=measured.num_nan / max(1, measured.estimate.num_draws),
+            spread=measured.spread,
+            several_modes=disagree(self.family, state.modes),
+            compile_seconds=compile_seconds() - begun.compiled,
+            spent=dict(door.spent),
         )
 
 
-def _with_room(mixture: Mixture) -> tuple[Mixture, np.ndarray]:
-    """The mixture with at least one empty slot, doubled if it had none, and that slot."""
-    log_weights = np.asarray(mixture.log_weights)
-    if np.all(log_weights > -np.inf):
-        return mixture.grow(2 * mixture.capacity), np.asarray(mixture.capacity, np.int32)
-    return mixture, np.asarray(np.argmin(log_weights), np.int32)
+class Begun:
+    """When an iteration began, by the clock and by that of the compiler."""
+
+    def __init__(self):
+        self.at, self.compiled = time.perf_counter(), compile_seconds()
 
 
-def _some_component(mixture: Mixture) -> PyTree:
-    """On the host: small programs that take an array apart are slow to compile, too."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[0], mixture.params)
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """What an iteration tried, for its record."""
+
+    kind: str
+    step_size: float
+    num_nan: int
+    improvement: Estimate | None = None
+    gap: Estimate | None = None
+    objective: Estimate | None = None
 
 
-@partial(compiled, runs_once=True)
-def _nothing(family, target):
-    return empty_mixture(family, target.dim, budget(target.dim).capacity, target.dtype)
-
-
-def _num_active(mixture: Mixture) -> int:
-    return int((np.asarray(mixture.log_weights) > -np.inf).sum())
-
-
-def _ascent_evaluations(ascent: AbstractAscent, mixture: Mixture) -> int:
-    """Of a refinement, which works on slots by the group and skips empty groups."""
-    at_once = budget(mixture.dim).slots_at_once
-    return math.ceil(_num_active(mixture) / at_once) * at_once * ascent.num_steps * ascent.num_draws
-
-
-@compiled
-def _first(key, ascent, target, mixture, estimator):
-    start = jax.tree.map(lambda leaf: leaf[:1], mixture.params)
-    nothing = empty_mixture(mixture.family, target.dim, 1, target.dtype)
-    found = ascent.improve(key, target, nothing, ELBO(), estimator, start, jnp.asarray(0))
-    return mixture.place(0, jax.tree.map(lambda leaf: leaf[0], found.params), 0.0), found.num_nan
-
-
-@compiled
-def _weigh(key, rule, target, mixture, params, slot, iteration, memory):
-    placed = mixture.place(slot, params, -jnp.inf)
-    update: WeightUpdate
-    update, memory = rule.update(key, target, placed, slot, iteration, memory)
-    return update, memory, placed.reweight(update.log_weights)
-
-
-@compiled
-def _refine(key, ascent, target, mixture, estimator):
-    return ascent.refine(key, target, mixture, estimator)
-
-
-@compiled
-def _measure(key, target, old, new, params, num_each):
-    return compare(key, target, old, new, params, num_each)
+def _with_room(mixture: Mixture) -> Mixture:
+    """The mixture with at least one empty slot, doubled if it had none."""
+    return mixture.grow(2 * mixture.capacity) if num_active(mixture) == mixture.capacity else mixture

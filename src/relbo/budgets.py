@@ -12,16 +12,24 @@ import math
 from relbo.families import DENSE_LIMIT
 
 
+ENOUGH = 0.005
+"""Nats. Nearer to the target, judged by half the variance of log p - log q, a fit has nothing left to do that is
+worth its evaluations."""
+_FEW_DIMENSIONS = 32
+"""Up to here a mixture has all its slots at once. Beyond, a step over empty slots costs more than to compile again when
+they are full: the work of a refinement grows with their square."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Budget:
     """The numbers that depend on the dimension. Draws are for each component and step, unless said otherwise."""
 
     capacity: int
-    """Slots of a mixture until they are full. Every evaluation of the mixture visits all of them, empty or not."""
-    slots_at_once: int
-    """Slots that are worked on together in a refinement; a group without a component is skipped."""
+    """Slots of a mixture until they are full, and doubled. Every evaluation of the mixture visits all, empty or not."""
     ascent_draws: int
-    """Draws of a natural-gradient step: of the race for the map, the oracle and the refinement."""
+    """Draws of a natural-gradient step: of the race for the map and the oracle."""
+    refine_draws: int
+    """Draws of such a step in a refinement, where all components move."""
     step_size: float
     """Of the first of these steps. Beyond the limit components are diagonal: their steps overshoot along a direction
     in which many coordinates go together, the more so the more there are."""
@@ -30,21 +38,17 @@ class Budget:
     num_walks: int
     """L-BFGS walks that look for modes."""
     num_curved: int
-    """Ends of such walks that take part in the race for the map."""
-    num_widths: int
-    """Normals at the first starting point that take part in it, each of another width."""
+    """Points of such walks that take part in the race for the map; the other runners start at the first point."""
     num_residual: int
     """Residual draws in the oracle's pool of starts."""
     num_initial: int
     """Points given by the user in that pool, taking turns."""
     start_draws: int
     """Draws that score a start."""
-    pool_draws: int
-    """Draws of the mixture, over all slots, against which starts are scored."""
     weight_draws: int
-    """Draws on which weights are found."""
+    """Draws on which weights are found, and against which starts are scored."""
     measure_draws: int
-    """Draws, over all slots, on which an iteration is measured."""
+    """Draws, over all slots, on which an iteration is measured at the most; fewer where fewer tell enough."""
     min_gain: float
     """Nats a component, below which a fit counts as stalled: beyond the limit, a hundred-thousandth a coordinate."""
     rank: int
@@ -59,20 +63,18 @@ def budget(dim: int) -> Budget:
         return max(least, num >> halvings)
 
     return Budget(
-        capacity=thinned(32, 8),
-        slots_at_once=thinned(8, 1),
-        ascent_draws=thinned(32, 4),
+        capacity=32 if dim <= _FEW_DIMENSIONS else 8,
+        ascent_draws=thinned(16 if dim <= _FEW_DIMENSIONS else 32, 4),
+        refine_draws=thinned(16, 4),
         step_size=thinned(4, 1) / 10,
         num_restarts=thinned(6, 2),
-        num_walks=thinned(48, 2),
+        num_walks=thinned(12, 2),
         num_curved=thinned(4, 1),
-        num_widths=thinned(3, 2),
-        num_residual=thinned(24, 2),
-        num_initial=thinned(8, 1),
-        start_draws=thinned(32, 4),
-        pool_draws=thinned(1024, 64),
-        weight_draws=thinned(256, 32),
-        measure_draws=thinned(16384, 512),
+        num_residual=thinned(16, 2),
+        num_initial=thinned(4, 1),
+        start_draws=thinned(8, 4),
+        weight_draws=thinned(64, 32),
+        measure_draws=thinned(4096, 512),
         min_gain=max(5e-4, min(1e-5 * dim, 0.3)) if dim > DENSE_LIMIT else 5e-4,
         rank=thinned(64, 10) if dim > DENSE_LIMIT else 10,
     )

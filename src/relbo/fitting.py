@@ -8,6 +8,7 @@ import math
 import operator
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
@@ -16,6 +17,7 @@ import jax
 
 from relbo._warn import warn
 from relbo.boosting import Booster, State
+from relbo.door import BudgetSpent, watched
 from relbo.budgets import budget
 from relbo.estimate import Estimate
 from relbo.interrupts import Terminated, interruption_in, terminable
@@ -23,7 +25,7 @@ from relbo.mixture import Mixture
 from relbo.posterior import Posterior
 from relbo.progress import progress
 from relbo.settings import make_booster
-from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxIterations, Stalled
+from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxEvaluations, MaxIterations, Near, Stalled
 from relbo.storage.checkpoint import Checkpoint, check_same_fit, fingerprint, locked
 from relbo.storage.files import check_alike
 from relbo.storage.layouts import decode_estimate, encode_estimate
@@ -42,6 +44,7 @@ def fit(
     *,
     seed: SupportsIndex = 0,
     max_components: int | None = None,
+    max_evaluations: int | None = None,
     stop: AbstractStop | Sequence[AbstractStop] | None = None,
     best_by: Callable[[Posterior], float] | None = None,
     progress_bar: bool = True,
@@ -51,8 +54,8 @@ def fit(
 ) -> Posterior:
     r"""Fit a mixture to a target, or to a PyMC model: whiten, boost, stop by the duality gap, polish.
 
-    There are at most `max_components`, 32 by default. `stop` replaces the other rules, `GapBelow()` and `Stalled()` by
-    default. `settings` are those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine,
+    There are at most `max_components`, 32 by default, and at most `max_evaluations` of the log density, for a model that
+    is dear. `stop` replaces the other rules, `Near()`, `GapBelow()` and `Stalled()` by default. `settings` are those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine,
     precondition, min_improvement, num_measure, max_memory. With a step rule that is not monotone (the fixed step) the
     best iterate is returned, by ELBO or by `best_by(posterior)`, larger being better. `start` continues a posterior
     with more components.
@@ -74,14 +77,18 @@ def fit(
     limit = _checked_limit(max_components)
     target = as_target(target)
     booster = _checked_booster(target, start, settings)
-    rules = [*_checked_rules(stop, target.dim), MaxComponents(limit), MaxIterations(3 * limit + 10)]
+    rules = [*_checked_rules(stop, booster), MaxComponents(limit), MaxIterations(3 * limit + 10)]
+    if max_evaluations is not None:
+        rules.append(MaxEvaluations(max_evaluations))
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
         run = _Run(booster, rules, operator.index(seed), best_by, file)
         run.begin(start)
         try:
-            with terminable(), progress(progress_bar) as report:
+            with terminable(), progress(progress_bar) as report, watched(run.watch):
                 run.go(report)
+        except BudgetSpent as spent:
+            run.end_spent(str(spent))
         except (Exception, KeyboardInterrupt, Terminated) as error:
             run.end_early(error)
         return run.posterior()
@@ -92,6 +99,7 @@ class _Run:
 
     def __init__(self, booster: Booster, rules: list[AbstractStop], seed: int, best_by, file: Checkpoint | None):
         self.booster, self.rules, self.seed, self.best_by, self.file = booster, rules, seed, best_by, file
+        self.most = min(rule.num for rule in rules if isinstance(rule, MaxComponents))
         self.key = jax.random.key(seed)
         self.state: State | None = None
         self.records: list[Record] = []
@@ -100,6 +108,10 @@ class _Run:
         self.num_old = 0
         """So many records were made before this call."""
         self.reason = "it was interrupted"
+        self.watched, self.begun, self.num_now = -1, 0.0, 0
+        """Of the iteration that is going on: how many went before, when it began, its evaluations."""
+        self.is_continued = False
+        """Whether it goes on from a posterior that was finished before."""
         self.final: State | None = None
         self.best: tuple[float, State] | None = None
         self.about: dict[str, Any] = {}
@@ -114,7 +126,7 @@ class _Run:
         """Take up what there is: the checkpoint, or else the posterior to start from."""
         if start is not None:
             self._resume(start)
-            self.first_new = len(self.records) - 1
+            self.first_new, self.is_continued = len(self.records) - 1, True
             if not self.booster.step_rule.monotone:  # what there was competes with what will be
                 self.best = (self._value(start), _showing(self.current, start.mixture, start.elbo))
         if self.file is None:
@@ -135,21 +147,43 @@ class _Run:
             self.final = _showing(self.current, posterior.mixture, posterior.elbo)
             self.reason, self.records = posterior.stop_reason, list(posterior.trace)
 
+    def watch(self, num: int) -> None:
+        """Called before every evaluation, with how many points it has: budgets hold within an iteration, too."""
+        if self.watched != len(self.records):
+            self.watched, self.begun, self.num_now = len(self.records), time.perf_counter(), 0
+        self.num_now += num
+        seconds = sum(record.seconds for record in self.records[self.num_old :]) + time.perf_counter() - self.begun
+        evaluations = sum(record.evaluations for record in self.records[self.num_old :]) + self.num_now - 1
+        for rule in self.rules:
+            if (reason := rule.exceeded(seconds, evaluations)) is not None:
+                raise BudgetSpent(reason)
+
+    def end_spent(self, reason: str) -> None:
+        """A budget was spent in the middle of an iteration: keep what there was before it."""
+        if self.state is None:
+            raise ValueError(f"The fit has no result: {reason} before the first component was fitted. Give it more.")
+        self.reason = reason
+        if self.file is not None:
+            self._write(self.file, finished=True)
+
     def go(self, report) -> None:
         if self.final is not None:
             if self.file is not None:
                 self.file.finish()
             return
         if self.state is None:
-            self._take(*self.booster.init(jax.random.fold_in(self.key, 0), alone=self._only_one()), report)
+            self._take(*self.booster.init(jax.random.fold_in(self.key, 0)), report)
         while (reason := self._stop_reason()) is None:
             state = self.current
-            self._take(*self.booster.step(jax.random.fold_in(self.key, state.iteration + 1), state), report)
+            key = jax.random.fold_in(self.key, state.iteration + 1)
+            self._take(*self.booster.step(key, state, self.most), report)
         self.reason = reason
         if self._is_broken():
             self._explain(f"The fit stopped: {reason}")
             return
-        if self.booster.refinement is not None and self.records[-1].num_components > 1:
+        # Near the target polishing has next to nothing to gain.
+        near = any(isinstance(rule, Near) and rule.reason(self.records) == reason for rule in self.rules)
+        if self.booster.refinement is not None and self.records[-1].num_components > 1 and not near:
             begun = self.current if self.best is None else self.best[1]
             final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), begun)
             self.final, self.records = final, [*self.records, record]
@@ -157,14 +191,11 @@ class _Run:
         if self.file is not None:
             self._write(self.file, finished=True)
 
-    def _only_one(self) -> bool:
-        return any(isinstance(rule, MaxComponents) and rule.num == 1 for rule in self.rules)
-
     def _resume(self, start: Posterior) -> None:
         """Take the state before polishing, so that a continued fit equals one that never stopped."""
         booster, state = self.booster, start.state
-        whitened = state.target.with_target(booster.limited_target())
-        fresh = booster.step_rule.init(whitened.dtype)
+        whitened = booster.rebased(state.target)
+        fresh = booster.step_rule.init()
         shape: Any = jax.tree.structure(fresh)
         if jax.tree.structure(state.memory) != shape:  # the memory of another rule, or a bare one from a file
             leaves = jax.tree.leaves(state.memory)
@@ -172,7 +203,7 @@ class _Run:
             state = dataclasses.replace(state, memory=jax.tree.unflatten(shape, leaves) if fits else fresh)
         num_modes = 0 if state.modes is None else jax.tree.leaves(state.modes)[0].shape[0]
         if num_modes != booster.oracle.starts.num_modes:
-            modes, _ = booster.find_modes(jax.random.fold_in(self.key, _MODES_KEY), whitened)
+            modes = booster.find_modes(jax.random.fold_in(self.key, _MODES_KEY), booster.door(whitened))
             state = dataclasses.replace(state, modes=modes)
         self.state = dataclasses.replace(state, target=whitened)
         self.records = [record for record in start.trace if record.kind != "polish"]
@@ -217,7 +248,9 @@ class _Run:
                 f"{records[-1].nan_fraction:.0%} of the draws had a NaN log density (the limit is "
                 f"{MAX_NAN_FRACTION:.0%}): check the model there"
             )
-        return next((reason for rule in self.rules if (reason := rule.reason(records)) is not None), None)
+        # A fit that is continued was near enough before, and is asked for more.
+        rules = [rule for rule in self.rules if not (self.is_continued and isinstance(rule, Near))]
+        return next((reason for rule in rules if (reason := rule.reason(records)) is not None), None)
 
     def end_early(self, error: BaseException) -> None:
         """Say what happened and what there is. Where there is nothing, or nothing but to obey, raise."""
@@ -329,9 +362,10 @@ def _checked_limit(max_components: int | None) -> int:
     return max_components
 
 
-def _checked_rules(stop, dim: int) -> list[AbstractStop]:
+def _checked_rules(stop, booster: Booster) -> list[AbstractStop]:
     if stop is None:
-        return [GapBelow(), Stalled(min_improvement=budget(dim).min_gain)]
+        several = booster.step_rule.at_once > 1  # components an iteration: fewer iterations in vain say as much
+        return [Near(), GapBelow(), Stalled(3 if several else 5, budget(booster.target.dim).min_gain)]
     rules = [stop] if isinstance(stop, AbstractStop) else list(stop)
     for rule in rules:
         if not isinstance(rule, AbstractStop):

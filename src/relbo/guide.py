@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from numpyro import handlers
 
 from relbo.mixture import Mixture
-from relbo.precondition import Whitened
+from relbo.whitening import Whitened
 from relbo.targets.numpyro_target import NumPyroTarget
 
 

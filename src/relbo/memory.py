@@ -16,7 +16,8 @@ import numpy as np
 from relbo._compiled import temporary_bytes
 from relbo.families import DENSE_LIMIT, AbstractFamily, Cholesky, LocationScale, Normal
 from relbo.mixture import empty_mixture
-from relbo.targets import PLENTY, AbstractTarget
+from relbo.door import block_of
+from relbo.targets import AbstractTarget
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _DEFAULT = 10**9  # more at once is no faster
@@ -53,11 +54,10 @@ def device_memory() -> int:
 def points_at_once(target: AbstractTarget, max_memory: int | None) -> int | None:
     """How many points fit, a power of two; None where nothing need be limited (and then nothing is compiled).
 
-    In few dimensions the length of the data tells whether to look. In many, a point may cost far more than a number for
-    each row: a product of two factors has as many as their matrix.
+    In few dimensions the door's blocks, made for the cache, are small. In many, a point may cost far more than a number
+    for each row: a product of two factors has as many as their matrix.
     """
-    guess = target.points_at_once
-    if max_memory is None and guess >= PLENTY and target.dim <= DENSE_LIMIT:
+    if max_memory is None and target.dim <= DENSE_LIMIT:
         return None
     memory = min(_DEFAULT, device_memory() // 4) if max_memory is None else max_memory
     shared, each = _cost(target)
@@ -68,7 +68,7 @@ def points_at_once(target: AbstractTarget, max_memory: int | None) -> int | None
             "those of the model)."
         )
     fitting = max(1, int((memory / 2 - shared) / max(each, 1)))
-    return min(PLENTY, 2 ** int(np.log2(fitting)))
+    return min(block_of(target), 2 ** int(np.log2(fitting)))
 
 
 def _cost(target: AbstractTarget) -> tuple[int, int]:

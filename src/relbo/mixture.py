@@ -1,22 +1,38 @@
 r"""A mixture $q = \sum_k w_k s_k$ at fixed capacity: stacked components and log weights, $-\infty$ for an empty slot.
 
-Shapes never grow with the number of components, so nothing recompiles until the capacity doubles.
+Shapes never grow with the number of components, so nothing recompiles until the capacity doubles. Components fill the
+first slots, so that work on slots ends with the last component.
 """
 
-from typing import Self
+from functools import partial
+from typing import NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from relbo._compiled import compiled
 from relbo.families import AbstractFamily
 
+Numbers = Array | np.ndarray
+"""On the device, or still on the host: a program takes both."""
 CHUNK = 1024
 """How many points are evaluated at once where a whole sample goes through: memory stays bounded."""
 
 _CHUNK_NUMBERS = 2**22
+_ROUND, _ROUND_NUMBERS = 64, 2**14  # draws of a slot, and their numbers, made by one call
+_LOWEST = -1e30  # stands for the log density of an empty mixture where a maximum is subtracted
+
+
+class Densities(NamedTuple):
+    """Of a mixture at points."""
+
+    log_q: Float[Array, " num"]
+    slope: Float[Array, "num dim"]
+    """The gradient of log q; zero where there are no components."""
 
 
 class Mixture(eqx.Module):
@@ -24,7 +40,7 @@ class Mixture(eqx.Module):
 
     family: AbstractFamily
     params: PyTree
-    log_weights: Float[Array, " capacity"]
+    log_weights: Float[Numbers, " capacity"]
 
     @property
     def capacity(self) -> int:
@@ -39,7 +55,7 @@ class Mixture(eqx.Module):
         return self.log_weights.dtype
 
     @property
-    def active(self) -> Bool[Array, " capacity"]:
+    def active(self) -> Bool[Numbers, " capacity"]:
         return self.log_weights > -jnp.inf
 
     @property
@@ -47,10 +63,20 @@ class Mixture(eqx.Module):
         return jnp.sum(self.active)
 
     def component_log_probs(self, point: Float[Array, " dim"]) -> Float[Array, " capacity"]:
-        return jax.vmap(self.family.log_prob, (0, None))(self.params, point)
+        return self.family.log_probs(self.params, point[None])[0]
 
     def log_prob(self, point: Float[Array, " dim"]) -> Float[Array, ""]:
         return logsumexp(self.component_log_probs(point) + self.log_weights)
+
+    def at(self, points: Float[Array, "num dim"]) -> Densities:
+        r"""$\log q$ and its gradient $\sum_k r_k \nabla \log s_k$ at many points, $r_k$ the responsibilities."""
+        log_each, pull = jax.vjp(lambda at: self.family.log_probs(self.params, at), points)
+        joint = jnp.where(self.active, log_each + self.log_weights, -jnp.inf)
+        top = jnp.maximum(jnp.max(joint, axis=1), _LOWEST)
+        share = jnp.exp(joint - top[:, None])
+        total = share.sum(axis=1)
+        (slope,) = pull(share / jnp.where(total > 0, total, 1.0)[:, None])
+        return Densities(top + jnp.log(total), slope)
 
     def sample(self, key: Key[Array, ""], num_draws: int) -> Float[Array, "num_draws dim"]:
         """Independent draws."""
@@ -80,9 +106,9 @@ class Mixture(eqx.Module):
     def place(self, slot, params: PyTree, log_weight) -> Self:
         """The mixture with `params` in `slot`; the other weights are left alone."""
         stacked = jax.tree.map(lambda leaf, new: leaf.at[slot].set(new), self.params, params)
-        return type(self)(self.family, stacked, self.log_weights.at[slot].set(log_weight))
+        return type(self)(self.family, stacked, jnp.asarray(self.log_weights).at[slot].set(log_weight))
 
-    def reweight(self, log_weights: Float[Array, " capacity"]) -> Self:
+    def reweight(self, log_weights: Float[Numbers, " capacity"]) -> Self:
         return type(self)(self.family, self.params, log_weights)
 
     def grow(self, capacity: int) -> Self:
@@ -94,39 +120,122 @@ class Mixture(eqx.Module):
         return type(self)(self.family, params, weights)
 
 
-def map_chunks(function, xs: PyTree, chunk: int = CHUNK, used: Bool[Array, " num"] | None = None) -> PyTree:
-    """`vmap(function)(xs)`, `chunk` elements at a time, so that memory stays bounded.
+# On the host: what is done once an iteration, between compiled programs. Arrays that go in and out are NumPy's.
 
-    A chunk of which nothing is `used` is skipped, and its results are zeros: empty slots cost no time.
 
-    Use it at most once among things that do not depend on each other: XLA runs independent loops of one program side
-    by side, each blocks a worker thread while it waits for its body, and on a machine of two cores they wait forever.
+def weights_of(mixture: Mixture) -> np.ndarray:
+    """The weight of every slot, in double precision."""
+    weights = np.exp(np.asarray(mixture.log_weights, np.float64))
+    return weights / weights.sum() if weights.sum() > 0 else weights
+
+
+def num_active(mixture: Mixture) -> int:
+    return int((np.asarray(mixture.log_weights) > -np.inf).sum())
+
+
+def stack(members: PyTree, capacity: int) -> PyTree:
+    """Members of a family in the first of `capacity` slots; the others repeat the first."""
+    return jax.tree.map(lambda leaf: _padded(np.asarray(leaf), capacity), members)
+
+
+def _padded(leaf: np.ndarray, num: int) -> np.ndarray:
+    return np.concatenate([leaf, np.repeat(leaf[:1], num - len(leaf), axis=0)])
+
+
+def with_weights(mixture: Mixture, weights: np.ndarray) -> Mixture:
+    """The mixture with these weights, components moved to the first slots; a weight of zero empties its slot."""
+    order = np.argsort(~(weights > 0), kind="stable")
+    with np.errstate(divide="ignore"):
+        log_weights = np.log(weights[order] / weights.sum()).astype(mixture.dtype)
+    params = mixture.params
+    if np.any(order != np.arange(len(order))):
+        params = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[order]), params)
+    return Mixture(mixture.family, params, jax.device_put(log_weights))
+
+
+def put(mixture: Mixture, slots: np.ndarray, members: PyTree) -> Mixture:
+    """The mixture with members in some slots, their weights left alone."""
+
+    def replaced(leaf, new):
+        changed = np.array(leaf)
+        changed[slots] = np.asarray(new)
+        return jax.device_put(changed)
+
+    return Mixture(mixture.family, jax.tree.map(replaced, mixture.params, members), mixture.log_weights)
+
+
+def draw_each(key: Key[Array, ""], mixture: Mixture, num_draws: int) -> np.ndarray:
+    """`num_draws` from every slot, flat, slot by slot: in rounds, so that every number meets the same program.
+
+    The same key gives common random numbers for two mixtures of the same capacity.
     """
+    dim = jax.eval_shape(mixture.family.location, mixture.component(0)).shape[0]
+    each = int(np.clip(_ROUND_NUMBERS // dim, 4, _ROUND))
+    rounds = [
+        np.asarray(_draw_each(jax.random.fold_in(key, number), mixture.family, mixture.params, each))
+        for number in range(-(-num_draws // each))
+    ]
+    return np.concatenate(rounds, axis=1)[:, :num_draws].reshape(-1, dim)
+
+
+def log_densities(family: AbstractFamily, params: PyTree, points) -> np.ndarray:
+    """The log density of every one of a stack of members at every point, (num, stack), in double precision.
+
+    A fixed number of points at a time, so that every number of points meets the same program.
+    """
+    points = np.asarray(points)
+    num, dim = points.shape
+    stacked = jax.tree.leaves(params)[0].shape[0]
+    chunk = int(np.clip(2 ** int(np.log2(max(1, _CHUNK_NUMBERS // (stacked * dim)))), 16, CHUNK // 2))
+    parts = []
+    for begin in range(0, num, chunk):
+        block = points[begin : begin + chunk]
+        missing = chunk - len(block)
+        block = np.concatenate([block, np.zeros((missing, dim), points.dtype)]) if missing else block
+        parts.append(_log_probs(family, params, block))
+    return np.concatenate([np.asarray(part, np.float64) for part in parts])[:num]
+
+
+def log_mixture(log_each: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """log q at points from the log densities of the slots there, (..., capacity); -inf where q is zero."""
+    used = weights > 0
+    if not used.any():
+        return np.full(log_each.shape[:-1], -np.inf)
+    joint = log_each[..., used] + np.log(weights[used])
+    top = joint.max(axis=-1)
+    safe = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        return safe + np.log(np.exp(joint - safe[..., None]).sum(axis=-1))
+
+
+@partial(compiled, runs_once=True)
+def locations_of(family: AbstractFamily, params: PyTree) -> Float[Array, "stack dim"]:
+    return jax.vmap(family.location)(params)
+
+
+@partial(compiled)
+def _draw_each(key, family, params, num_draws):
+    mixture = Mixture(family, params, jnp.zeros(jax.tree.leaves(params)[0].shape[0]))
+    return mixture.sample_stratified(key, num_draws)
+
+
+@partial(compiled)
+def _log_probs(family, params, points):
+    return family.log_probs(params, points)
+
+
+@partial(compiled, runs_once=True)
+def nothing(family: AbstractFamily, dim: int, capacity: int, dtype) -> Mixture:
+    """`empty_mixture`, made by one program."""
+    return empty_mixture(family, dim, capacity, dtype)
+
+
+def map_chunks(function, xs: PyTree, chunk: int = CHUNK) -> PyTree:
+    """`vmap(function)(xs)`, `chunk` elements at a time, so that memory stays bounded."""
     num = jax.tree.leaves(xs)[0].shape[0]
-    chunk = min(chunk, num)
-    if chunk == 1 and used is None:
+    if min(chunk, num) == 1:
         return jax.lax.map(function, xs)  # without a batch axis, so that a `cond` inside takes one branch
-    if used is None or num % chunk:
-        return jax.lax.map(function, xs, batch_size=chunk)
-
-    def skip(part):
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(jax.vmap(function), part))
-
-    def one(part_and_used):
-        part, any_used = part_and_used
-        return jax.lax.cond(any_used, jax.vmap(function), skip, part)
-
-    parts = jax.tree.map(lambda leaf: leaf.reshape(num // chunk, chunk, *leaf.shape[1:]), xs)
-    found = jax.lax.map(one, (parts, used.reshape(-1, chunk).any(axis=1)))
-    return jax.tree.map(lambda leaf: leaf.reshape(num, *leaf.shape[2:]), found)
-
-
-def after(known: Float[Array, " num"], points: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`points`, as they are, but not before `known` is known: so that two chunked loops run one after the other.
-
-    The compiler cannot tell that an index is never negative, and keeps the dependence.
-    """
-    return jnp.where(jnp.argmax(known) < 0, jnp.nan, points)
+    return jax.lax.map(function, xs, batch_size=min(chunk, num))
 
 
 def empty_mixture(family: AbstractFamily, dim: int, capacity: int, dtype) -> Mixture:

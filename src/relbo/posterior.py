@@ -1,5 +1,6 @@
 """What a fit leaves behind."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from relbo._compiled import compiled
 from relbo._require import require
 from relbo.estimate import Estimate
 from relbo.mixture import Mixture, map_chunks
-from relbo.precondition import Whitened
+from relbo.whitening import Whitened
 from relbo.targets import AbstractTarget
 from relbo.targets.stored import StoredTarget
 from relbo.trace import Record
@@ -64,6 +65,21 @@ class Posterior(eqx.Module):
     def num_evaluations(self) -> int:
         return sum(record.evaluations for record in self.trace)
 
+    @property
+    def evaluations(self) -> dict[str, int]:
+        """The evaluations of the log density by what they were for, the most first."""
+        spent = sum((Counter(record.spent) for record in self.trace), Counter())
+        return dict(spent.most_common())
+
+    @property
+    def seconds(self) -> float:
+        """What the fit took, `compile_seconds` of it for tracing and compiling."""
+        return sum(record.seconds for record in self.trace)
+
+    @property
+    def compile_seconds(self) -> float:
+        return sum(record.compile_seconds for record in self.trace)
+
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
         """Named, constrained draws: the structure and shapes of the model's parameters behind an axis of draws."""
         if isinstance(self.target, StoredTarget) and self.target.layout is None:
@@ -73,7 +89,16 @@ class Posterior(eqx.Module):
 
     def constrain(self, draws: Float[Array, "num_draws dim"]) -> PyTree:
         """Unconstrained points in the structure and shapes of the model's parameters, behind an axis of draws."""
-        return _constrain(self.booster.limited_target(), draws)
+        return _constrain(self.target, draws, self.booster.chunk)
+
+    def log_target(self, z: ArrayLike) -> np.ndarray:
+        """The target's unnormalised log density at unconstrained points (num, dim), in double precision.
+
+        NaN where the model is broken (+inf included). Evaluated as the fit did, in blocks.
+        """
+        u = _whiten(self.whitened, jnp.asarray(z, self.whitened.dtype))
+        values, _ = self.booster.door(self.whitened).numbers(u, "posterior")
+        return values - float(self.whitened.log_det())
 
     def as_guide(self) -> Callable[..., dict[str, Any]]:
         """This posterior as a guide of its NumPyro model: `Predictive(model, guide=posterior.as_guide(), ...)`."""
@@ -115,8 +140,13 @@ def _log_prob(whitened, mixture, points):
 
 
 @partial(compiled, runs_once=True)
-def _constrain(target, draws):
-    return map_chunks(target.constrain, draws, target.points_at_once)
+def _whiten(whitened, points):
+    return map_chunks(whitened.whiten, points)
+
+
+@partial(compiled, runs_once=True)
+def _constrain(target, draws, chunk: int):
+    return map_chunks(target.constrain, draws, chunk)
 
 
 def _sorted_weights(mixture) -> tuple[np.ndarray, np.ndarray]:

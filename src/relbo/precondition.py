@@ -1,43 +1,52 @@
 r"""The affine map found before boosting: everything after runs in coordinates $u$ with $z = m + A u$.
 
-The map is the best single normal found by a race. Its runners are the unit normal at the starting point, narrower ones,
-and normals with the curvature of the target at the points of L-BFGS paths from several starts (the ends are modes;
-the points before them are Pathfinder's candidates, which matter where the mode is a bad place to stand: a funnel, a
-hierarchical model). Each runs a short natural-gradient ascent, and the best ELBO wins.
+The map is the best single normal found by a race. Its runners are normals of several widths at the starting point, and
+normals with the curvature of the target at points of L-BFGS paths from several starts (the ends are modes; the points
+before them are Pathfinder's candidates, which matter where the mode is a bad place to stand: a funnel, a hierarchical
+model). They climb side by side by natural gradients, as proposals of the oracle do, by the same program: against a
+mixture without components the finite step is plain variational inference. Those that fall behind are left out as the
+race goes on, and it ends when the leader gains no more and nobody else can catch up.
 """
 
 import functools
-from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
 
 from relbo._compiled import compiled, host_split
-from relbo.ascent import GradientAscent, NaturalAscent, kept_steps, lbfgs_evaluations, lbfgs_path, map_walks
-from relbo.ascent.curvature import laplace_factor, softest
+from relbo._warn import warn
+from relbo.ascent import GradientAscent, NaturalAscent, lbfgs_paths
+from relbo.ascent.base import WINDOW
+from relbo.ascent.curvature import laplace_factors, softest
 from relbo.budgets import FEW, budget
 from relbo.choices import choose_name
-from relbo.families import DENSE_LIMIT, Box, Cholesky, Diagonal, LocationScale, LocationScaleParams, LowRank, Normal
+from relbo.door import Door, anchored
+from relbo.families import DENSE_LIMIT, Cholesky, Diagonal, LocationScale, LocationScaleParams, LowRank, Normal
 from relbo.families.scale import LowRankParams
-from relbo.mixture import empty_mixture, map_chunks
-from relbo.objectives import ELBO, AbstractEstimator
-from relbo.targets import AbstractTarget, AbstractWrapper, anchored
-from relbo.targets.minibatch import Anchored
+from relbo.mixture import Mixture, nothing
+from relbo.objectives import AbstractEstimator, FiniteStep
+from relbo.oracles.starts import scattered
+from relbo.whitening import WIDE, Whitened
 
-_BOX = Box(loc=1e12, log_scale=27.0)  # a component of the race that ends here has run away
 _KINDS = ("auto", "dense", "low_rank", "diagonal", "none")
 _WALK_STEPS = 100
 _KEPT = 4
-_SCORE_DRAWS = 64
+"""Points of a path that are looked at, the end among them."""
+_SCORE_DRAWS = 32
+_WIDTHS = (1.0, 0.1, 10.0, 0.3, 3.0, 0.03)
+_CATCH_UP = 5.0
+"""Windows of its last gain that a runner behind the leader is believed to have ahead."""
 _TILTS = (1.0, 0.5, 0.0)
 _SOFTEST = 1e-4  # the least curvature that a tilt believes
 _NEAR = 0.1  # standard deviations between the gradients whose difference is a curvature
 _ANCHORINGS = 2
 """A walk on a minibatch ends sqrt(N / n) posterior widths from the mode; anchored there, the next one ends near it."""
+_FAR = (1e2, 1e4, 1e6)
+"""Standard deviations from the center at which a proper density has fallen."""
 
 
 class Preconditioner(eqx.Module):
@@ -51,226 +60,157 @@ class Preconditioner(eqx.Module):
         choose_name("precondition", self.kind, _KINDS)
 
 
-class Whitened(AbstractWrapper):
-    r"""The target in whitened coordinates: $\log p(m + A u) + \log|\det A|$, so that ELBOs need no correction."""
-
-    target: AbstractTarget
-    family: LocationScale
-    params: LocationScaleParams
-
-    def __init__(self, target: AbstractTarget, family: LocationScale, params: LocationScaleParams):
-        self.target, self.family, self.params = target, family, params
-
-    @property
-    def initial(self):
-        return jax.vmap(self.whiten)(self.target.initial)
-
-    def subsample(self, key):
-        return Whitened(self.target.subsample(key), self.family, self.params)
-
-    def with_target(self, target: AbstractTarget) -> "Whitened":
-        """The same coordinates, and the same anchor, for another target of the same shape (new data)."""
-        point = self.target.point if isinstance(self.target, Anchored) else self.params.loc
-        return Whitened(anchored(target, point), self.family, self.params)
-
-    def log_density(self, u):
-        return self.target.log_density(self.unwhiten(u)) + self.log_det()
-
-    def constrain(self, u):
-        return self.target.constrain(self.unwhiten(u))
-
-    def unconstrain(self, params):
-        return self.whiten(self.target.unconstrain(params))
-
-    def log_likelihood(self, u):
-        return self.target.log_likelihood(self.unwhiten(u))
-
-    def whiten(self, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        return self.family.scale.solve(self.params.scale, z - self.params.loc)
-
-    def unwhiten(self, u: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        return self.family.transport(self.params, u)
-
-    def log_det(self) -> Float[Array, ""]:
-        return self.family.scale.log_det(self.params.scale)
-
-
-def identity_map(target: AbstractTarget, kind: str) -> Whitened:
-    """Coordinates shifted to the starting point, not scaled."""
-    family = LocationScale(Normal(), _scale_of(kind, target.dim), _BOX)
-    target = anchored(target, target.initial[0])
-    return Whitened(target, family, _unit_member(family, np.asarray(target.initial)[0]))
-
-
-@partial(compiled, runs_once=True)
-def _unit_member(family, loc):
-    return family.init(loc, jnp.ones_like(loc))
-
-
-def find_map(
-    key: Key[Array, ""], target: AbstractTarget, settings: Preconditioner, estimator: AbstractEstimator
-) -> tuple[Whitened, int]:
-    """The whitened target, and the number of evaluations spent. Raises ValueError for an improper target."""
-    start = identity_map(target, settings.kind)
+def find_map(key: Key[Array, ""], door: Door, settings: Preconditioner, estimator: AbstractEstimator) -> Door:
+    """The door in whitened coordinates, from the one in the model's own, shifted to the starting point."""
+    door = anchored(door, _shifted(door, 0.0))  # where it starts: from here on ascents may climb on minibatches
     if settings.kind == "none":
-        return start, 0
-    runner_key, race_key, low_rank_key = host_split(key, 3)
-    runners, num_path = _runners(runner_key, target, estimator.needs_gradient)
-    for walk_again in range(_ANCHORINGS if target.subsamples else 0):
-        target = anchored(target, runners[0][-1])  # the best end of a walk
-        runners, more = _runners(jax.random.fold_in(runner_key, walk_again), target, estimator.needs_gradient)
-        num_path += more
-    draws = settings.num_draws if estimator.needs_gradient else max(256, 8 * target.dim)
-    target = anchored(target, runners[0][-1])
-    ascent = NaturalAscent(settings.num_steps, draws, step_size=budget(target.dim).step_size)
-    scale = Cholesky() if isinstance(start.family.scale, Cholesky) else Diagonal()
-    family = LocationScale(Normal(), scale, _BOX)
-    winner, best = _race(race_key, target, family, ascent, estimator, runners)
-    evaluations = num_path + runners[0].shape[0] * (settings.num_steps * draws + _SCORE_DRAWS)
-    if target.dim > DENSE_LIMIT and estimator.needs_gradient:
-        slow, first = _slow_ascent(), tuple(part[:1] for part in runners)
-        other, score = _race(race_key, target, family, slow, estimator, first)
-        winner = other if score > best else winner
-        evaluations += slow.num_steps * slow.num_draws + _SCORE_DRAWS
-    check_proper(target, family, winner)
-    whitened = Whitened(anchored(target, winner.loc), family, winner)
-    if isinstance(start.family.scale, LowRank):
-        draws = settings.num_draws if estimator.needs_gradient else 0
-        whitened = _tilted(low_rank_key, whitened, draws)
-        evaluations += 2 * draws * _tilt_steps(target.dim) + len(_TILTS) * _SCORE_DRAWS
-    return whitened, evaluations
+        return door
+    runner_key, race_key, tilt_key = host_split(key, 3)
+    scale = Cholesky() if isinstance(door.target.family.scale, Cholesky) else Diagonal()
+    runners = _runners(runner_key, door, scale, estimator.needs_gradient)
+    for walk_again in range(_ANCHORINGS if door.target.subsamples else 0):
+        door = anchored(door, _shifted(door, runners[0][-1]))
+        runners = _runners(jax.random.fold_in(runner_key, walk_again), door, scale, estimator.needs_gradient)
+    door = anchored(door, _shifted(door, runners[0][-1]))
+    draws = settings.num_draws if estimator.needs_gradient else max(256, 8 * door.dim)
+    ascent = NaturalAscent(settings.num_steps, draws, step_size=budget(door.dim).step_size)
+    winner, best = _race(race_key, door, scale, ascent, estimator, runners)
+    if door.dim > DENSE_LIMIT and estimator.needs_gradient:
+        other, value = _slow_race(race_key, door, estimator, runners)
+        winner = other if value > best else winner
+    check_proper(door, scale, winner)
+    return _whitened(tilt_key, door, winner, settings.num_draws if estimator.needs_gradient else 0)
 
 
-def _scale_of(kind, dim):
-    if kind == "auto":
-        kind = "dense" if dim <= DENSE_LIMIT else "low_rank"
-    return {"dense": Cholesky(), "low_rank": LowRank(budget(dim).rank), "diagonal": Diagonal(), "none": Diagonal()}[
-        kind
-    ]
+def _shifted(door: Door, point) -> np.ndarray:
+    """A point of the shifted coordinates in the model's own."""
+    return np.asarray(door.target.params.loc) + np.asarray(point)
 
 
-def _runners(key, target, differentiable):
-    """Locations and factors of the normals that start the race, and the evaluations spent."""
-    dim = target.dim
-    widths = np.asarray([1.0, 0.1, 10.0][: budget(dim).num_widths], target.dtype)
-    points = np.repeat(np.asarray(target.initial)[:1], len(widths), axis=0)
-    if not differentiable:
-        return (points, np.repeat(widths[:, None], dim, axis=1)), 0
-    locs, factors, cost = _curved(key, identity_map(target, "dense" if dim <= DENSE_LIMIT else "diagonal"))
-    if factors is None:
-        factors = np.concatenate([widths, np.full(locs.shape[0], 0.1, target.dtype)])
-        return (np.concatenate([points, locs]), np.repeat(factors[:, None], dim, axis=1)), cost
-    plain = widths[:, None, None] * np.eye(dim, dtype=target.dtype)
-    return (np.concatenate([points, locs]), np.concatenate([plain, factors])), cost
+def _whitened(key, door: Door, winner: LocationScaleParams, num_draws: int) -> Door:
+    loc = jnp.asarray(_shifted(door, winner.loc), door.dtype)
+    door = anchored(door, loc)
+    params = LocationScaleParams(loc, jnp.asarray(winner.scale), ())
+    plain, family = door.target.target, door.target.family
+    if not isinstance(family.scale, LowRank):
+        return door.through(Whitened(plain, family, params))
+    rank = min(family.scale.rank, door.dim)
+
+    def tilted(tilt: np.ndarray | None) -> Door:
+        tilt = np.zeros((door.dim, rank)) if tilt is None else tilt
+        scales = LowRankParams(params.scale, jnp.asarray(tilt, door.dtype))
+        return door.through(Whitened(plain, family, LocationScaleParams(loc, scales, ())))
+
+    return _tilted(key, tilted, rank, num_draws)
 
 
-def _curved(key, target: Whitened):
-    """Locations and factors (None in many dimensions) of runners from walks that start at and around the first point.
+# Runners
 
-    The normals with the target's curvature that have the best ELBO among the points of several paths, and the best of
-    those at an end.
+
+def _runners(key, door: Door, scale, differentiable: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Locations and factors of the normals that start the race, as many as the oracle climbs with."""
+    afford, dim, dtype = budget(door.dim), door.dim, door.dtype
+    num_curved = afford.num_curved if differentiable else 0
+    num_widths = afford.num_restarts - num_curved
+    widths = np.resize(np.asarray(_WIDTHS), num_widths)
+    locs, factors = np.zeros((num_widths, dim)), widths[:, None] * np.ones(dim)
+    if isinstance(scale, Cholesky):
+        factors = widths[:, None, None] * np.eye(dim)
+    if num_curved:
+        more_locs, more_factors = _curved(key, door, num_curved, isinstance(scale, Cholesky))
+        locs, factors = np.concatenate([locs, more_locs]), np.concatenate([factors, more_factors])
+    return locs.astype(dtype), factors.astype(dtype)
+
+
+def _curved(key, door: Door, num: int, dense: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Runners from walks that start at and around the first point, the best end last.
+
+    The normals with the target's curvature that have the best ELBO among the points of the two highest paths and the
+    ends of the others; in many dimensions the highest ends, with no curvature.
     """
-    walk_key, score_key = host_split(key, 2)
-    # As many as the oracle's modes by default, so that both run the same programs.
-    num_walks, num_curved = budget(target.dim).num_walks, budget(target.dim).num_curved
-    initial = np.asarray(target.target.initial)[:num_walks]
-    num_around = num_walks - initial.shape[0]
-    centers = np.concatenate([initial, np.repeat(initial[:1], num_around, axis=0)])
-    log_widths = np.append(np.full(initial.shape[0], -np.inf), np.full(num_around, -1.0)).astype(target.dtype)
-    own = np.ones(num_walks, bool)
-    paths = np.asarray(walk(walk_key, target, centers, log_widths, own))
-    if target.dim > DENSE_LIMIT:
-        ends = paths[:, -1]
-        heights = np.asarray(_heights(target, ends))
-        best = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")[:num_curved]
-        return initial[0] + ends[best], None, walk_evaluations(num_walks)
-    points = paths[: num_walks // _KEPT].reshape(num_walks, target.dim)
-    factors, scores = (np.asarray(part) for part in curvature(score_key, target, points))
-    scores = np.where(np.isfinite(scores), scores, -np.inf)
-    at_end = np.arange(num_walks) % _KEPT == _KEPT - 1
-    best = np.argsort(-scores, kind="stable")[: num_curved - 1]
-    chosen = np.append(best, np.argmax(np.where(at_end, scores, -np.inf)))
-    usable = np.isfinite(scores[chosen])
-    locs = initial[0] + np.where(usable[:, None], points[chosen], 0.0).astype(target.dtype)
-    factors = np.where(usable[:, None, None], factors[chosen], np.eye(target.dim, dtype=target.dtype))
-    return locs, factors, walk_evaluations(num_walks) + curvature_evaluations(num_walks, target.dim)
+    afford = budget(door.dim)
+    num_walks = max(1, afford.num_walks // 2)  # as many as the search for modes has of either kind: the same program
+    initial = np.asarray(door.target.target.initial, np.float64)[:num_walks] - np.asarray(door.target.params.loc)
+    around = scattered(key, np.zeros((num_walks - len(initial), door.dim)), np.full(1, -1.0), np.float64)
+    points = np.concatenate([initial, around]).astype(door.dtype)
+    paths = lbfgs_paths(lambda at: door(at, "walks", batch=(key, 0)), points, _WALK_STEPS, _KEPT).astype(np.float64)
+    heights = door.numbers(paths[:, -1], "walks")[0]
+    ranked = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")
+    if not dense:
+        return paths[ranked[:num][::-1], -1], np.full((num, door.dim), 0.1)
+    candidates = np.concatenate([paths[ranked[:2], :-1].reshape(-1, door.dim), paths[ranked[:3], -1]])
+    factors = laplace_factors(lambda at: door.numbers(at, "curvature")[1], candidates)
+    usable = np.isfinite(factors).all((1, 2))
+    factors = np.where(usable[:, None, None], factors, 0.1 * np.eye(door.dim))
+    scores = np.where(usable, _laplace_elbos(key, door, candidates, factors), -np.inf)
+    best = np.argsort(-scores, kind="stable")[: num - 1]
+    chosen = np.append(best, len(candidates) - 3)
+    return candidates[chosen], factors[chosen]
 
 
-@partial(compiled, runs_once=True)
-def walk(key, target: Whitened, centers, log_widths, own) -> Float[Array, "num kept dim"]:
-    """L-BFGS paths, at a few of their steps up to the last, in whitened coordinates.
-
-    They begin at points `scattered` around `centers`. Those that are `own` begin, and walk, in the model's coordinates,
-    the others in whitened ones: a far mode need not look round in the coordinates of another.
-    """
-
-    now = target.subsample(key)
-
-    def one(start):
-        point, is_own = start
-
-        def height(at):
-            return now.target.log_density(jnp.where(is_own, at, target.unwhiten(at)))
-
-        path = lbfgs_path(height, point, _WALK_STEPS)[kept_steps(_WALK_STEPS, _KEPT)]
-        return jnp.where(is_own, jax.vmap(target.whiten)(path), path)
-
-    return map_walks(one, (scattered(key, centers, log_widths), own), now.points_at_once)
+def _laplace_elbos(key, door: Door, points: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Up to a constant that all share."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    half = rng.standard_normal((_SCORE_DRAWS // 2, door.dim))
+    noise = np.concatenate([half, -half])
+    draws = points[:, None] + np.einsum("kij,nj->kni", factors, noise)
+    values, _ = door.numbers(draws.reshape(-1, door.dim), "race")
+    log_dets = np.log(np.abs(np.diagonal(factors, axis1=1, axis2=2))).sum(axis=1)
+    scores = values.reshape(len(points), -1).mean(axis=1) + log_dets
+    return np.where(np.isfinite(scores), scores, -np.inf)
 
 
-def scattered(key, centers: Float[Array, "num dim"], log_widths: Float[Array, " num"]) -> Float[Array, "num dim"]:
-    """Points around `centers`, at widths of up to two orders of magnitude from `10**log_widths` on."""
-    num, dim = centers.shape
-    noise = jax.random.normal(key, (num, dim + 1), centers.dtype)
-    powers = log_widths + 2 * jax.scipy.special.ndtr(noise[:, dim])
-    return centers + 10 ** powers[:, None] * noise[:, :dim]
+# The race
 
 
-@partial(compiled, runs_once=True)
-def curvature(key, target: Whitened, points):
-    """Laplace factors at points, and the ELBOs of the normals that they make."""
-    noise = jax.random.normal(key, (_SCORE_DRAWS, target.dim), target.dtype)
+def _race(key, door: Door, scale, ascent: NaturalAscent, estimator, runners) -> tuple[LocationScaleParams, float]:
+    """The parameters of the best runner, on the host, and its ELBO (up to a constant)."""
+    empty = empty_normals(scale, door.dim, door.dtype)
+    climb = ascent.start(key, door, scale, _unbounded_members(scale, *runners), WIDE)
+    before = np.full(climb.num, -np.inf)
+    while climb.num_done < ascent.num_steps:
+        climb.go(empty, FiniteStep(), estimator, 0, WINDOW, "race")
+        value, std_err = climb.tally.means()
+        value = np.where(np.isfinite(value) & (np.arange(climb.num) < climb.num_used), value, -np.inf)
+        with np.errstate(invalid="ignore"):
+            gain = np.where(np.isfinite(before), value - before, np.inf)
+        order = np.argsort(-value, kind="stable")
+        lead = order[0]
+        settled = gain[lead] <= max(2 * std_err[lead], 1e-3)
+        with np.errstate(invalid="ignore"):
+            chasing = (value + _CATCH_UP * np.maximum(gain, 0.0) >= value[lead]) & np.isfinite(value)
+        chasing[lead] = False
+        if settled and not chasing.any():
+            break
+        halve = climb.num_done % (2 * WINDOW) == 0
+        num = max(2, climb.num_used // 2) if halve else climb.num_used
+        climb.keep(min(num, climb.num_used), order)
+        before = value[order]
+    found = climb.found()
+    ranked = found.order()
+    if not len(ranked):
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[0], found.params), -np.inf
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[ranked[0]], found.params), float(found.value[ranked[0]])
 
-    now = target.subsample(key)
 
-    def at(point):
-        factor = laplace_factor(now.log_density, point, target.twice_differentiable)
-        values = jax.vmap(now.log_density)(point + noise @ factor.T)
-        return factor, values.mean() + jnp.sum(jnp.log(jnp.diagonal(factor)))
-
-    return map_chunks(at, points, max(1, min(2048, now.points_at_once) // target.dim))
+def empty_normals(scale, dim: int, dtype) -> Mixture:
+    """A mixture without components, of the family that fits have by default: so that programs are shared."""
+    return nothing(LocationScale(Normal(), scale), dim, budget(dim).capacity, np.dtype(dtype))
 
 
-@partial(compiled, runs_once=True)
-def _heights(target, points):
-    return jax.vmap(target.log_density)(points)
+@functools.partial(compiled, runs_once=True)
+def _unbounded_members(scale, locs, factors):
+    return jax.vmap(LocationScale(Normal(), scale, WIDE).init)(locs, factors)
 
 
-def walk_evaluations(num: int) -> int:
-    return lbfgs_evaluations(num, _WALK_STEPS)
-
-
-def curvature_evaluations(num: int, dim: int) -> int:
-    return num * (dim + _SCORE_DRAWS)
-
-
-@partial(compiled, runs_once=True)
-def _race(key, target, family, ascent, estimator, runners):
-    """Run every runner, and return the parameters of the best, and its ELBO."""
-    run_key, score_key = jax.random.split(key)
-    nothing = empty_mixture(family, target.dim, 1, target.dtype)
-    params = jax.vmap(family.init)(*runners)
-    params = ascent.improve(run_key, target, nothing, ELBO(), estimator, params, jnp.asarray(0)).params
-
-    def score(one):
-        draws = family.sample(score_key, one, _SCORE_DRAWS)
-        return jnp.mean(jax.vmap(lambda z: now.log_density(z) - family.log_prob(one, z))(draws))
-
-    now = target.subsample(score_key)
-    scores = jax.vmap(score)(params)
-    scores = jnp.where(jnp.isfinite(scores), scores, -jnp.inf)
-    best = jnp.argmax(scores)
-    return jax.tree.map(lambda leaf: leaf[best], params), scores[best]
+def _slow_race(key, door: Door, estimator, runners) -> tuple[LocationScaleParams, float]:
+    """The first runner, by two thousand small steps of Adam."""
+    family = LocationScale(Normal(), Diagonal(), WIDE)
+    empty = nothing(family, door.dim, 1, np.dtype(door.dtype))
+    params = _unbounded_members(Diagonal(), *(part[:1] for part in runners))
+    found = _slow_ascent().improve(key, door, empty, FiniteStep(), estimator, params, 0)
+    value = float(found.value[0])
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[0], found.params), value if np.isfinite(value) else -np.inf
 
 
 @functools.cache
@@ -282,103 +222,89 @@ def _slow_ascent() -> GradientAscent:
     return GradientAscent(2000, 2, optimizer=optimizer)
 
 
-@partial(compiled, runs_once=True)
-def _tilted(key, whitened, num_draws):
+# Low rank
+
+
+def _tilted(key, tilted, rank: int, num_draws: int) -> Door:
     r"""Low rank + diagonal: the diagonal map stretched along the directions in which the target is wider than it.
 
     In the diagonally whitened coordinates the mean curvature $P$ of $-\log p$ under the fitted normal has a diagonal of
     ones. An eigenvalue $\lambda < 1$ costs $(\lambda - 1 - \log \lambda) / 2$ nats, all of which stretching by
     $\lambda^{-1/2}$ along its eigenvector wins back. Where $p$ is not normal that may be too much, so half of it (in
-    the exponent) and nothing compete, by their ELBOs.
+    the exponent) and nothing compete, by their ELBOs. `tilted(U)` is the door with the tilt U, None for no tilt.
     """
-    dim, dtype = whitened.dim, whitened.dtype
-    rank = min(budget(dim).rank, dim)
-    curve_key, score_key = jax.random.split(key)
-    now = whitened.subsample(key)
-    noise = jax.random.normal(score_key, (_SCORE_DRAWS, dim), dtype)
-    if num_draws:
-        values, vectors = softest(_mean_curvature(curve_key, now, num_draws), dim, rank, _tilt_steps(dim), dtype)
-    else:
-        values, vectors = jnp.ones(rank, dtype), jnp.zeros((dim, rank), dtype)
-    widths = jnp.maximum(1.0, 1 / jnp.sqrt(jnp.maximum(jnp.abs(values), _SOFTEST)))
-    family = LocationScale(Normal(), LowRank(rank), _BOX)
-
-    def member(power):
-        tilt = vectors * jnp.sqrt(widths**power - 1)
-        return LocationScaleParams(jnp.zeros(dim, dtype), LowRankParams(jnp.zeros(dim, dtype), tilt), ())
-
-    def score(power):
-        one = member(power)
-        heights = jax.vmap(lambda e: now.log_density(family.transport(one, e)))(noise)
-        return jnp.mean(heights) + family.scale.log_det(one.scale)
-
-    powers = jnp.asarray(_TILTS, dtype)
-    scores = jax.vmap(score)(powers)
-    best = powers[jnp.argmax(jnp.where(jnp.isfinite(scores), scores, -jnp.inf))]
-    scale = LowRankParams(whitened.params.scale, member(best).scale.tilt)
-    return Whitened(whitened.target, family, LocationScaleParams(whitened.params.loc, scale, ()))
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    plain = tilted(None)
+    if not num_draws:
+        return plain
+    dim = plain.dim
+    values, vectors = softest(_mean_curvature(rng, plain, num_draws), dim, rank, min(dim, 3 * rank + 20))
+    widths = np.maximum(1.0, 1 / np.sqrt(np.maximum(np.abs(values), _SOFTEST)))
+    noise = rng.standard_normal((_SCORE_DRAWS, dim))
+    doors = [tilted(vectors * np.sqrt(widths**power - 1)) for power in _TILTS]
+    scores = [float(np.mean(each.numbers(noise, "race")[0])) for each in doors]
+    return doors[int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf)))]
 
 
-def _tilt_steps(dim: int) -> int:
-    """Lanczos steps: a few for every direction sought, and some more."""
-    return min(dim, 3 * budget(dim).rank + 20)
-
-
-def _mean_curvature(key, target, num_draws):
+def _mean_curvature(rng, door: Door, num_draws: int):
     """The product of a vector with the mean of -hess log p over draws of the standard normal."""
-    half = jax.random.normal(key, ((num_draws + 1) // 2, target.dim), target.dtype)
-    points = jnp.concatenate([half, -half])
-    slope = jax.grad(target.log_density)
+    half = rng.standard_normal(((num_draws + 1) // 2, door.dim))
+    points = np.concatenate([half, -half])
 
     def times(vector):
-        if target.twice_differentiable:
-            along = jax.vmap(lambda at: jax.jvp(slope, (at,), (vector,))[1])(points)
-        else:
-            both = jax.vmap(slope)(jnp.concatenate([points + _NEAR * vector, points - _NEAR * vector]))
-            along = (both[: len(points)] - both[len(points) :]) / (2 * _NEAR)
-        return -jnp.mean(jnp.where(jnp.isfinite(along), along, 0.0), axis=0)
+        both = np.concatenate([points + _NEAR * vector, points - _NEAR * vector])
+        slopes = door.numbers(both, "curvature")[1]
+        along = (slopes[: len(points)] - slopes[len(points) :]) / (2 * _NEAR)
+        return -np.mean(np.where(np.isfinite(along), along, 0.0), axis=0)
 
     return times
 
 
-def check_proper(target: AbstractTarget, family: LocationScale, params: LocationScaleParams) -> None:
-    """Refuse a target whose log density does not fall off along some direction from the fitted normal."""
-    falls, directions = (np.asarray(part) for part in _falls(target, family, params))
-    flat = np.argmin(falls)
-    if falls[flat] > 0:
+# A density that does not fall off
+
+
+def check_proper(door: Door, scale, params: LocationScaleParams) -> None:
+    """Warn of a target whose log density does not fall off along some direction from the fitted normal.
+
+    A density that overflows far out says nothing: each direction is judged by the largest distance at which it is a
+    number, zero density counting as fallen.
+    """
+    loc, directions = np.asarray(params.loc, np.float64), _directions(scale, params)
+    distances = np.asarray(_FAR)
+    points = loc + distances[:, None, None] * directions
+    values, _ = door.numbers(np.concatenate([loc[None], points.reshape(-1, door.dim)]), "checks")
+    with np.errstate(invalid="ignore"):
+        # By more than |x|^(-1/2) would.
+        falls = values[0] - values[1:].reshape(len(distances), -1) - 0.5 * np.log(distances)[:, None]
+    known = ~np.isnan(falls)
+    last = len(distances) - 1 - np.argmax(known[::-1], axis=0)
+    flat = known.any(axis=0) & ~(falls[last, np.arange(falls.shape[1])] > 0)
+    if not flat.any() or not np.isfinite(values[0]):
         return
-    direction = np.abs(directions[flat])
-    names = target.coordinate_names()
-    worst = [names[i] for i in np.argsort(-direction)[:3].tolist() if direction[i] > 0.1 * direction.max()]
-    raise ValueError(
-        "The log density is improper: it does not fall off in the direction of "
-        f"{', '.join(worst)} (a million standard deviations away it is as high as at the center). "
-        "Give that parameter a proper prior, or fix it."
+    worst = int(np.flatnonzero(flat)[0])
+    direction, names = np.abs(directions[worst]), door.target.coordinate_names()
+    moved = [names[i] for i in np.argsort(-direction)[:3].tolist() if direction[i] > 0.1 * direction.max()]
+    warn(
+        f"The log density may be improper: it does not fall off in the direction of {', '.join(moved)} (at "
+        f"{distances[last[worst]]:g} standard deviations it is as high as at the center). If that is so, no posterior "
+        "exists: give that parameter a proper prior, or fix it."
     )
 
 
-@partial(compiled, runs_once=True)
-def _falls(target, family, params):
-    r"""By how much the log density falls, beyond what $|x|^{-1/2}$ would, along the widest directions."""
-    dim, dtype = target.dim, target.dtype
-    num_axes = min(dim, 64)
-    if isinstance(family.scale, Cholesky):
-        lower = jax.vmap(lambda e: family.scale.apply(params.scale, e), out_axes=1)(jnp.eye(dim, dtype=dtype))
-        spread = jnp.linalg.norm(lower, axis=1)
-        principal = (jnp.linalg.svd(lower)[0] * jnp.linalg.svd(lower, compute_uv=False)).T[: min(dim, 8)]
+def _directions(scale, params: LocationScaleParams) -> np.ndarray:
+    """A standard deviation along the widest axes and the widest principal axes, both ways."""
+    dim = len(np.asarray(params.loc))
+    num_axes = min(dim, 16)
+    if isinstance(scale, Cholesky):
+        matrix = np.asarray(params.scale, np.float64)
+        lower = np.tril(matrix, -1) + np.diag(np.exp(np.diagonal(matrix)))
+        spread = np.linalg.norm(lower, axis=1)
+        left, sizes, _ = np.linalg.svd(lower)
+        principal = (left * sizes).T[: min(dim, 4)]
     else:
-        spread = jnp.exp(params.scale)
-        principal = jnp.zeros((0, dim), dtype)
-    widest = jnp.argsort(-spread)[:num_axes]
-    axes = jnp.zeros((num_axes, dim), dtype).at[jnp.arange(num_axes), widest].set(spread[widest])
-    directions = jnp.concatenate([axes, principal])
-    directions = jnp.concatenate([directions, -directions])
-    center = target.log_density(params.loc)
-
-    def fall(direction):
-        distances = jnp.asarray([1e2, 1e4, 1e6], dtype)
-        far = jax.vmap(lambda r: center - target.log_density(params.loc + r * direction) - 0.5 * jnp.log(r))(distances)
-        return jnp.where(jnp.isnan(far[-1]), jnp.inf, far[-1])
-
-    falls = map_chunks(fall, directions, min(64, target.points_at_once))
-    return falls, directions
+        spread, principal = np.exp(np.asarray(params.scale, np.float64)), np.zeros((0, dim))
+    widest = np.argsort(-spread)[:num_axes]
+    axes = np.zeros((num_axes, dim))
+    axes[np.arange(num_axes), widest] = spread[widest]
+    both = np.concatenate([axes, principal])
+    return np.concatenate([both, -both])

@@ -31,6 +31,19 @@ def progress(wanted: bool) -> Iterator[Callable[[Record], None]]:
             live.update(_table(records, time.perf_counter() - begun), refresh=True)
 
         yield report
+    if records:
+        console = Console(stderr=True, highlight=False)
+        console.print(summary(records))
+
+
+def summary(records: list[Record]) -> str:
+    """What a fit cost, in a line."""
+    seconds, compiling = sum(r.seconds for r in records), sum(r.compile_seconds for r in records)
+    evaluations, last = sum(r.evaluations for r in records), records[-1]
+    return (
+        f"ELBO {last.elbo}, {last.num_components} component{'s' if last.num_components > 1 else ''}: {seconds:.1f} s, "
+        f"{compiling:.1f} of them compiling; {evaluations:,} evaluations"
+    )
 
 
 def _table(records: list[Record], seconds: float) -> Table:

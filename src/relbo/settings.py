@@ -140,7 +140,8 @@ def _oracles(afford: Budget) -> dict[str, AbstractOracle]:
 
 def _refinements(afford: Budget) -> dict[str, AbstractAscent]:
     gradient = GradientAscent(num_steps=200, num_draws=min(16, afford.ascent_draws), learning_rate=0.02)
-    return {"natural": _natural(afford), "gradient": gradient}
+    natural = NaturalAscent(num_draws=afford.refine_draws, step_size=afford.step_size)
+    return {"natural": natural, "gradient": gradient}
 
 
 def _natural(afford: Budget) -> NaturalAscent:

@@ -5,7 +5,7 @@ from abc import abstractmethod
 
 import equinox as eqx
 
-from relbo.budgets import FEW
+from relbo.budgets import ENOUGH, FEW
 from relbo.trace import Record
 
 
@@ -14,6 +14,11 @@ class AbstractStop(eqx.Module):
 
     @abstractmethod
     def reason(self, records: list[Record]) -> str | None: ...
+
+    def exceeded(self, seconds: float, evaluations: int) -> str | None:
+        """A sentence if so much, in all, is more than a budget allows. Asked within an iteration, too."""
+        del seconds, evaluations
+        return None
 
 
 class GapBelow(AbstractStop):
@@ -40,10 +45,10 @@ class GapBelow(AbstractStop):
 
 
 class Stalled(AbstractStop):
-    """The last `patience` components together did not improve the ELBO.
+    """The last `patience` iterations together did not improve the ELBO.
 
     A paired test on common draws: their total improvement is within two standard errors of zero, or below
-    `min_improvement` nats a component.
+    `min_improvement` nats an iteration.
     """
 
     patience: int = 5
@@ -56,8 +61,25 @@ class Stalled(AbstractStop):
         total = sum(record.improvement.value for record in last if record.accepted)
         error = math.sqrt(sum(record.improvement.std_err**2 for record in last if record.accepted))
         if total <= max(2 * error, self.patience * self.min_improvement):
-            return f"the last {self.patience} components did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
+            return f"the last {self.patience} iterations did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
         return None
+
+
+class Near(AbstractStop):
+    """The mixture is within about `tol` nats of the target wherever it has mass: more would hardly pay.
+
+    Where q is near p, KL(q || p) is half the variance of log p - log q under q. That sees nothing of what lies elsewhere,
+    so the rule speaks only where all walks for modes ended in one place.
+    """
+
+    tol: float = ENOUGH
+
+    def reason(self, records):
+        last = records[-1]
+        divergence = 0.5 * last.spread**2
+        if not divergence < self.tol or last.several_modes or not last.accepted:
+            return None
+        return f"the mixture is within about {divergence:.1g} nats of the target, and no other mode was found"
 
 
 class MaxComponents(AbstractStop):
@@ -85,20 +107,29 @@ class MaxIterations(AbstractStop):
 
 
 class MaxSeconds(AbstractStop):
-    """A budget of time, checked after each iteration. (Where it fires, results differ between machines.)"""
+    """A budget of time. An iteration that would exceed it is given up. (Results differ between machines then.)"""
 
     seconds: float
 
     def reason(self, records):
-        spent = sum(record.seconds for record in records)
-        return f"{spent:.1f} s were spent, the budget was {self.seconds:g} s" if spent >= self.seconds else None
+        return self.exceeded(sum(record.seconds for record in records), 0)
+
+    def exceeded(self, seconds, evaluations):
+        return f"the budget of {self.seconds:g} s was spent" if seconds >= self.seconds else None
 
 
 class MaxEvaluations(AbstractStop):
-    """A budget of evaluations of the log density (with or without gradient)."""
+    """A budget of evaluations of the log density (with gradient, if there is one), never exceeded: an iteration that
+    would exceed it is given up."""
 
     num: int
 
+    def __check_init__(self):
+        if isinstance(self.num, bool) or not isinstance(self.num, int) or self.num < 1:
+            raise ValueError(f"a budget of evaluations must be a positive integer, got {self.num!r}.")
+
     def reason(self, records):
-        spent = sum(record.evaluations for record in records)
-        return f"{spent} evaluations were spent, the budget was {self.num}" if spent >= self.num else None
+        return self.exceeded(0.0, sum(record.evaluations for record in records))
+
+    def exceeded(self, seconds, evaluations):
+        return f"the budget of {self.num:,} evaluations was spent" if evaluations >= self.num else None

@@ -1,6 +1,7 @@
 """The record of one iteration: what a person may read, in plain numbers."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,3 +35,11 @@ class Record:
     """Draws outside the support, where the density is zero."""
     nan_fraction: float
     """The share of this iteration's measuring draws that were NaN."""
+    spread: float = math.nan
+    """The standard deviation of log p - log q under the mixture that was measured, in nats."""
+    several_modes: bool = False
+    """Whether walks for modes ended in different places: there may be more."""
+    compile_seconds: float = 0.0
+    """Of `seconds`, those in which JAX traced and compiled programs."""
+    spent: dict[str, int] = field(default_factory=dict)
+    """`evaluations` by purpose: walks, curvature, race, starts, proposals, weights, refinement, measuring, checks."""

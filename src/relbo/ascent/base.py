@@ -2,28 +2,32 @@
 
 An oracle moves a few proposals, each alone against the mixture so far; refinement moves every component of the mixture
 together, and the weights with them. Both follow the gradient of a residual (see `objectives/residual.py`) at draws from
-the components that move. An ascent is a compiled `scan` over steps: no host synchronisation, no growing shapes.
+the components that move. A step is one call of the door at all draws and one compiled program, which moves the
+components and makes the next draws; the host drives it, and waits for results only to ask whether the climb still pays.
 """
 
 from abc import abstractmethod
+from dataclasses import dataclass
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from relbo.door import Door
 from relbo.families import AbstractFamily
-from relbo.mixture import Mixture
-from relbo.objectives import AbstractEstimator, AbstractObjective, log_ratio
-from relbo.objectives.evaluate import log_density
-from relbo.targets import AbstractTarget
+from relbo.mixture import Mixture, Numbers
+from relbo.objectives import AbstractEstimator, AbstractObjective
 
+WINDOW = 10
+"""Steps between two looks at whether a climb still gains: enough draws to tell, few enough to stop soon."""
 _MAX_WEIGHT_MOVE = 2.0
 
 
 class AbstractAscent(eqx.Module):
-    """How components are moved. `num_steps` and `num_draws` (per component and step) set the cost."""
+    """How components are moved. `num_steps` at most and `num_draws` (per component and step) set the cost."""
 
     num_steps: eqx.AbstractVar[int]
     num_draws: eqx.AbstractVar[int]
@@ -37,68 +41,80 @@ class AbstractAscent(eqx.Module):
         """The same ascent (the same compiled program) with steps fit for round `round_index` >= 1 of polishing."""
 
     @abstractmethod
+    def patient(self) -> "AbstractAscent":
+        """The same ascent (the same compiled program) that looks longer before it gives up, for a second try."""
+
+    @abstractmethod
     def improve(
         self,
         key: Key[Array, ""],
-        target: AbstractTarget,
+        door: Door,
         mixture: Mixture,
         objective: AbstractObjective,
         estimator: AbstractEstimator,
         params: PyTree,
-        iteration: Int[Array, ""],
+        iteration: int,
     ) -> "Improved":
         """Move each of a stack of proposals alone against `mixture`."""
 
     @abstractmethod
     def refine(
-        self, key: Key[Array, ""], target: AbstractTarget, mixture: Mixture, estimator: AbstractEstimator
-    ) -> tuple[Mixture, Int[Array, ""]]:
+        self, key: Key[Array, ""], door: Door, mixture: Mixture, estimator: AbstractEstimator
+    ) -> tuple[Mixture, int]:
         """Move all components and weights together on ELBO(q); also the number of NaN draws met."""
 
 
-class Improved(eqx.Module):
+@dataclass(frozen=True)
+class Improved:
     """Proposals that were moved; the objective of each, averaged over the last steps, with its standard error."""
 
     params: PyTree
-    value: Float[Array, " stack"]
-    std_err: Float[Array, " stack"]
-    num_nan: Int[Array, ""]
+    value: np.ndarray
+    std_err: np.ndarray
+    num_draws: int
+    """Of each, behind `value`."""
+    num_nan: int
 
-    def best(self) -> Int[Array, ""]:
-        """The proposal with the largest objective."""
-        return jnp.argmax(jnp.where(jnp.isfinite(self.value), self.value, -jnp.inf))
-
-
-def improved(params: PyTree, values: Float[Array, "steps stack"], std_errs, num_nan) -> Improved:
-    """Average the objective over the last quarter of the steps, where it hardly changes any more."""
-    last = max(1, values.shape[0] // 4)
-    finite = jnp.isfinite(values[-last:])
-    count = finite.sum(0)
-    value = jnp.where(count > 0, jnp.sum(jnp.where(finite, values[-last:], 0.0), 0) / count, jnp.nan)
-    variance = jnp.sum(jnp.where(finite, std_errs[-last:] ** 2, 0.0), 0) / jnp.maximum(count, 1) ** 2
-    return Improved(params, value, jnp.sqrt(variance), num_nan.sum())
+    def order(self) -> np.ndarray:
+        """The proposals by their objective, the largest first; those without a finite one are left out."""
+        ranked = np.argsort(-np.where(np.isfinite(self.value), self.value, -np.inf), kind="stable")
+        return ranked[np.isfinite(self.value[ranked])]
 
 
-def proposal_residual(target, mixture, objective, params, iteration):
-    """The residual of a proposal as a function of a point, the proposal's own parameters held fixed."""
-    frozen = jax.lax.stop_gradient(params)
+class Tally(eqx.Module):
+    """The objective of each of a stack over the last steps, kept on the device."""
 
-    def residual(point):
-        log_s = mixture.family.log_prob(frozen, point)
-        return objective.residual(log_density(target, point), mixture.log_prob(point), log_s, iteration)
+    total: Float[Numbers, " stack"]
+    variance: Float[Numbers, " stack"]
+    count: Float[Numbers, " stack"]
+    num_nan: Int[Numbers, ""]
 
-    return residual
+    def add(self, values, std_errs, num_nan, fresh) -> "Tally":
+        """One step more; `fresh` begins the sums anew. Steps without a finite value do not count."""
+        finite = jnp.isfinite(values) & jnp.isfinite(std_errs)
+        old = jnp.where(fresh, 0.0, 1.0).astype(values.dtype)
+        return Tally(
+            old * self.total + jnp.where(finite, values, 0.0),
+            old * self.variance + jnp.where(finite, std_errs**2, 0.0),
+            old * self.count + finite,
+            (self.num_nan + num_nan).astype(jnp.int32),
+        )
+
+    def means(self) -> tuple[np.ndarray, np.ndarray]:
+        """Averages and their standard errors, on the host."""
+        total, variance, count = (np.asarray(part, np.float64) for part in (self.total, self.variance, self.count))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(count > 0, total / count, np.nan), np.sqrt(variance) / np.maximum(count, 1)
 
 
-def mixture_residual(target, mixture):
-    """log p - log q as a function of a point, the mixture's parameters held fixed."""
-    frozen = jax.lax.stop_gradient(mixture)
-    return lambda point: log_ratio(target, frozen, point)
+def empty_tally(num: int, dtype) -> Tally:
+    zeros = np.zeros(num, dtype)
+    return Tally(zeros, zeros, zeros, np.zeros((), np.int32))
 
 
 def step_weights(
     mixture: Mixture, values: Float[Array, " capacity"], rate: Float[Array, ""]
-) -> Float[Array, " capacity"]:
+) -> Float[Numbers, " capacity"]:
     """A mirror-descent step on the weights; `values` estimates E_k[log p - log q] for each slot.
 
     Rate 1 descends for exact values; smaller rates average out their noise. A slot whose values are all broken stays.
@@ -112,17 +128,17 @@ def step_weights(
     return moved - logsumexp(moved)
 
 
-def masked_mean(values: Float[Array, " num"]) -> Float[Array, ""]:
+def masked_mean(values: Float[Array, "*stack num"]) -> Float[Array, "*stack"]:
     """The mean of the finite values; NaN if there are none."""
     finite = jnp.isfinite(values)
-    return jnp.sum(jnp.where(finite, values, 0.0)) / finite.sum()
+    return jnp.sum(jnp.where(finite, values, 0.0), axis=-1) / finite.sum(-1)
 
 
-def masked_std_err(values: Float[Array, " num"]) -> Float[Array, ""]:
+def masked_std_err(values: Float[Array, "*stack num"]) -> Float[Array, "*stack"]:
     """The standard error of `masked_mean`."""
     finite = jnp.isfinite(values)
-    spread, count = jnp.where(finite, values - masked_mean(values), 0.0), finite.sum()
-    return jnp.sqrt(jnp.sum(spread**2) / jnp.maximum(count * (count - 1), 1))
+    spread, count = jnp.where(finite, values - masked_mean(values)[..., None], 0.0), finite.sum(-1)
+    return jnp.sqrt(jnp.sum(spread**2, axis=-1) / jnp.maximum(count * (count - 1), 1))
 
 
 def choose(condition, yes: PyTree, no: PyTree) -> PyTree:

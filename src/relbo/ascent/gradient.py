@@ -3,19 +3,25 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jaxtyping import Array, PyTree
 
+from relbo._compiled import compiled
 from relbo.ascent.base import (
     AbstractAscent,
+    Improved,
+    Tally,
     choose,
-    improved,
+    empty_tally,
     masked_mean,
     masked_std_err,
-    mixture_residual,
-    proposal_residual,
     step_weights,
 )
+from relbo.mixture import Mixture, num_active
 from relbo.objectives.estimators import combine
+
+_WEIGHT_RATE = 0.1
 
 
 def default_optimizer(learning_rate: float, num_steps: int) -> optax.GradientTransformation:
@@ -37,66 +43,137 @@ class GradientAscent(AbstractAscent):
     def annealed(self, round_index):
         return self  # the schedule inside falls anew in every round
 
-    def improve(self, key, target, mixture, objective, estimator, params, iteration):
-        weight = objective.entropy_weight(iteration)
+    def patient(self):
+        return self  # it never gives up before its last step
 
-        optimizer = self._optimizer()
+    def improve(self, key, door, mixture, objective, estimator, params, iteration):
+        state = _begin(self, params, None)
+        points = _draw(self, mixture.family, key, state.params, np.asarray(0, np.int32))
+        last, iteration = self.num_steps - max(1, self.num_steps // 4), np.asarray(iteration, np.int32)
+        for step in range(self.num_steps):
+            seen = door(points, "proposals", batch=(key, step))
+            # The tally is of the last quarter of the steps, where the objective hardly changes any more.
+            fresh = np.asarray(step <= last)
+            args = (key, seen, points, state, np.asarray(step, np.int32), fresh, iteration)
+            state, points = _improve_step(self, mixture, objective, estimator, *args)
+        value, std_err = state.tally.means()
+        num_draws = self.num_draws * (self.num_steps - last)
+        return Improved(state.params, value, std_err, num_draws, int(state.tally.num_nan))
 
-        def loss(one, one_key):
-            residual = proposal_residual(target.subsample(one_key), mixture, objective, one, iteration)
-            scalar, values = self._surrogate(one_key, mixture.family, estimator, one, residual, weight)
-            return -scalar, values
+    def refine(self, key, door, mixture, estimator):
+        state = _begin(self, mixture.params, mixture.log_weights)
+        points = _draw(self, mixture.family, key, state.params, np.asarray(0, np.int32))
+        num_used = num_active(mixture) * self.num_draws
+        for step in range(self.num_steps):
+            seen = door(points, "refinement", num_used, (key, step))
+            args = (key, seen, points, state, np.asarray(step, np.int32))
+            state, points = _refine_step(self, mixture.family, estimator, *args)
+        return Mixture(mixture.family, state.params, state.log_weights), int(state.tally.num_nan)
 
-        def body(carry, step_key):
-            now, state = carry
-            grads, values = jax.grad(loss, has_aux=True)(now, step_key)
-            moved, state = guarded_update(optimizer, grads, state, now)
-            seen = (masked_mean(values), masked_std_err(values), jnp.sum(jnp.isnan(values)))
-            return (mixture.family.project(moved), state), seen
-
-        def ascend(one_key, one):
-            start = (one, optimizer.init(one))
-            (moved, _), seen = jax.lax.scan(body, start, jax.random.split(one_key, self.num_steps))
-            return moved, seen
-
-        num = jax.tree.leaves(params)[0].shape[0]
-        moved, (values, std_errs, num_nan) = jax.vmap(ascend, out_axes=(0, 1))(jax.random.split(key, num), params)
-        return improved(moved, values, std_errs, num_nan)
-
-    def refine(self, key, target, mixture, estimator):
-        optimizer = self._optimizer()
-
-        def loss(params, now, step_key):
-            residual = mixture_residual(target.subsample(step_key), now)
-            keys = jax.random.split(step_key, now.capacity)
-            scalars, values = jax.vmap(lambda k, one: self._surrogate(k, now.family, estimator, one, residual, 1.0))(
-                keys, params
-            )
-            num_nan = jnp.where(now.active[:, None], jnp.isnan(values), False).sum()
-            weighted = jnp.where(now.active, jnp.exp(now.log_weights) * scalars, 0.0)
-            return -jnp.sum(weighted), (jax.vmap(masked_mean)(values), num_nan)
-
-        def body(carry, step_key):
-            params, state, log_weights = carry
-            now = eqx.tree_at(lambda m: (m.params, m.log_weights), mixture, (params, log_weights))
-            grads, (values, num_nan) = jax.grad(loss, has_aux=True)(params, now, step_key)
-            moved, state = guarded_update(optimizer, grads, state, params)
-            moved = jax.vmap(now.family.project)(moved)
-            return (choose(now.active, moved, params), state, step_weights(now, values, jnp.asarray(0.1))), num_nan
-
-        start = (mixture.params, optimizer.init(mixture.params), mixture.log_weights)
-        (params, _, log_weights), num_nan = jax.lax.scan(body, start, jax.random.split(key, self.num_steps))
-        return eqx.tree_at(lambda m: (m.params, m.log_weights), mixture, (params, log_weights)), num_nan.sum()
-
-    def _optimizer(self):
+    def make_optimizer(self) -> optax.GradientTransformation:
         return self.optimizer or default_optimizer(self.learning_rate, self.num_steps)
 
-    def _surrogate(self, key, family, estimator, params, residual, entropy_weight):
-        points = family.sample(key, params, self.num_draws)
-        scalars, values = jax.vmap(
-            lambda point: estimator.surrogate(residual, lambda z: family.log_prob(params, z), point, entropy_weight)
-        )(points)
-        return combine(estimator, scalars, values), values
+
+class _State(eqx.Module):
+    params: PyTree
+    optimizer: PyTree
+    log_weights: Array | None
+    tally: Tally
+
+
+@compiled
+def _begin(ascent, params, log_weights) -> _State:
+    """Each proposal has an optimiser of its own; the components of a mixture share one."""
+    init = ascent.make_optimizer().init
+    leaf = jax.tree.leaves(params)[0]
+    inner = jax.vmap(init)(params) if log_weights is None else init(params)
+    return _State(params, inner, log_weights, empty_tally(leaf.shape[0], leaf.dtype))
+
+
+def draws_of(family, key, step, params, num_draws: int):
+    """Reparameterised draws of each of a stack, by keys of their own."""
+    keys = jax.random.split(jax.random.fold_in(key, step), jax.tree.leaves(params)[0].shape[0])
+    return jax.vmap(lambda k, one: family.sample(k, one, num_draws))(keys, params)
+
+
+def _flat(points):
+    return points.reshape(-1, points.shape[-1])
+
+
+@compiled
+def _draw(ascent, family, key, params, step):
+    return _flat(draws_of(family, key, step, params, ascent.num_draws))
+
+
+def own_densities(family, params, points):
+    """log s and its gradient at the draws of each of a stack, parameters held fixed; flat."""
+    one = jax.vmap(jax.value_and_grad(family.log_prob, argnums=1), (None, 0))
+    log_s, slope = jax.vmap(one)(jax.lax.stop_gradient(params), points)
+    return log_s.reshape(-1), _flat(slope)
+
+
+@compiled
+def _improve_step(ascent, mixture, objective, estimator, key, seen, points, state, step, fresh, iteration):
+    family, shape = mixture.family, (-1, ascent.num_draws)
+    q = mixture.at(points)
+    log_s, slope_s = own_densities(family, state.params, points.reshape(*shape, points.shape[1]))
+    values, by = objective.with_slopes(seen.values, q.log_q, log_s, iteration)
+    slopes = sum(part[:, None] * slope for part, slope in zip(by, (seen.slopes, q.slope, slope_s), strict=True))
+    values, slopes = solid(values, slopes)
+    weight = objective.entropy_weight(iteration)
+
+    def loss(params):
+        scalars = surrogates(estimator, family, key, step, params, slopes, weight, ascent.num_draws)
+        parts = jax.vmap(lambda s, v: combine(estimator, s, v))(scalars, values.reshape(shape))
+        return -jnp.sum(parts)
+
+    grads = jax.grad(loss)(state.params)
+    optimizer = ascent.make_optimizer()
+    moved, inner = jax.vmap(lambda g, s, p: guarded_update(optimizer, g, s, p))(grads, state.optimizer, state.params)
+    moved = jax.vmap(family.project)(moved)
+    values = values.reshape(shape)
+    tally = state.tally.add(masked_mean(values), masked_std_err(values), jnp.sum(jnp.isnan(values)), fresh)
+    return _State(moved, inner, None, tally), _flat(draws_of(family, key, step + 1, moved, ascent.num_draws))
+
+
+@compiled
+def _refine_step(ascent, family, estimator, key, seen, points, state, step):
+    mixture, shape = Mixture(family, state.params, state.log_weights), (-1, ascent.num_draws)
+    q = mixture.at(points)
+    values, slopes = solid(seen.values - q.log_q, seen.slopes - q.slope)
+
+    def loss(params):
+        scalars = surrogates(estimator, family, key, step, params, slopes, 1.0, ascent.num_draws)
+        parts = jax.vmap(lambda s, v: combine(estimator, s, v))(scalars, values.reshape(shape))
+        return -jnp.sum(jnp.where(mixture.active, jnp.exp(mixture.log_weights) * parts, 0.0))
+
+    grads = jax.grad(loss)(state.params)
+    moved, inner = guarded_update(ascent.make_optimizer(), grads, state.optimizer, state.params)
+    moved = choose(mixture.active, jax.vmap(family.project)(moved), state.params)
+    values = values.reshape(shape)
+    num_nan = jnp.sum(jnp.where(mixture.active[:, None], jnp.isnan(values), False))
+    tally = state.tally.add(masked_mean(values), masked_std_err(values), num_nan, True)
+    log_weights = step_weights(mixture, masked_mean(values), jnp.asarray(_WEIGHT_RATE, values.dtype))
+    return _State(moved, inner, log_weights, tally), _flat(draws_of(family, key, step + 1, moved, ascent.num_draws))
+
+
+def solid(values, slopes):
+    """Broken draws get slope zero here, draw by draw; a finite value whose slope is not finite is broken, too."""
+    good = jnp.all(jnp.isfinite(slopes), axis=1)
+    values = jnp.where(good | ~jnp.isfinite(values), values, jnp.nan)
+    return values, jnp.where((good & jnp.isfinite(values))[:, None], slopes, 0.0)
+
+
+def surrogates(estimator, family, key, step, params, slopes, weight, num_draws: int):
+    """For each of a stack and each of its draws, the scalar that the estimator differentiates."""
+    points = draws_of(family, key, step, params, num_draws)
+
+    def one(member, own_points, own_slopes):
+        return jax.vmap(lambda z, h: estimator.surrogate(h, lambda at: family.log_prob(member, at), z, weight))(
+            own_points, own_slopes
+        )
+
+    return jax.vmap(one)(params, points, jax.lax.stop_gradient(slopes).reshape(points.shape))
 
 
 def guarded_update(optimizer, grads, state, params):

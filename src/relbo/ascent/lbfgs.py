@@ -1,38 +1,77 @@
-"""L-BFGS from many points at once (Optax's), for modes, paths and starts."""
+r"""L-BFGS from many points at once, for modes, paths and starts.
 
+By hand, because a walk must wait for its function: Optax and the others want to call it from inside a compiled
+program. Here every walk is a little machine that asks for a value and gradient at its next trial point; one program
+takes the answers of all walks, and what it returns are the next questions. A trial that does not rise enough (Armijo's
+condition) is halved and tried again; pairs with negative curvature are left out of the memory (Nocedal and Wright
+2006, chapter 7). A walk ends when it gains no more, and asks for its last point again.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from relbo.mixture import map_chunks
+from relbo._compiled import compiled
+from relbo.door import Seen
+from relbo.mixture import Numbers
 
-MAX_LINESEARCH_STEPS = 15
+_MEMORY = 10
+_RISE = 1e-4  # of what the slope promises, to accept a step
 _SMALL_GAIN = 1e-3  # nats
 _MAX_IDLE = 3
+_MAX_FAILS = 15
+_LOOK_EVERY = 8  # steps between two looks at whether all walks have ended
+
+Evaluate = Callable[[Numbers], Seen]
+
+
+class Walks(eqx.Module):
+    """Many walks: where they stand, what they remember, and the trial points at which they want to know more."""
+
+    at: Float[Array, "*num dim"]
+    value: Float[Array, "*num"]
+    slope: Float[Array, "*num dim"]
+    steps: Float[Array, "*num memory dim"]
+    bends: Float[Array, "*num memory dim"]
+    """Differences of positions and of negative gradients, the newest last."""
+    kept: Bool[Array, "*num memory"]
+    direction: Float[Array, "*num dim"]
+    length: Float[Array, "*num"]
+    idle: Int[Array, "*num"]
+    fails: Int[Array, "*num"]
+
+    @property
+    def trial(self) -> Float[Array, "num dim"]:
+        return self.at + self.length[:, None] * self.direction
+
+    @property
+    def ended(self) -> Bool[Array, " num"]:
+        return (self.idle >= _MAX_IDLE) | (self.fails >= _MAX_FAILS)
 
 
 def lbfgs_paths(
-    function, points: Float[Array, "num dim"], num_steps: int, num_kept: int, points_at_once: int
-) -> Float[Array, "num num_kept dim"]:
-    """Ascend `function` from every point; positions kept at `num_kept` steps, the last of them the end.
+    evaluate: Evaluate, points: Float[Numbers, "num dim"], num_steps: int, num_kept: int
+) -> Float[np.ndarray, "num num_kept dim"]:
+    """Ascend from every point; positions kept after `num_kept` numbers of evaluations, the last of them the end.
 
-    A path that meets a value or gradient that is not finite stays where it was.
+    `evaluate` gives values and gradients at many points. A path that meets a value or gradient that is not finite
+    stays where it was.
     """
-    kept = kept_steps(num_steps, num_kept)
-    return map_walks(lambda point: lbfgs_path(function, point, num_steps)[kept], points, points_at_once)
-
-
-def map_walks(walk, starts, points_at_once: int):
-    """`vmap(walk)(starts)`, of as many walks at a time as may be.
-
-    Limits of the target's own (`targets.Limited`) would not do: the two branches of a vmapped line search are
-    independent of each other, and would be two loops side by side (see `map_chunks`).
-    """
-    if jax.tree.leaves(starts)[0].shape[0] <= points_at_once:
-        return jax.vmap(walk)(starts)
-    return map_chunks(walk, starts, points_at_once)
+    kept = set(kept_steps(num_steps, num_kept).tolist())
+    walks = _begin(points, evaluate(points))
+    trial, path = _trial(walks), []
+    for step in range(num_steps):
+        walks, trial = _advance(walks, evaluate(trial))
+        if step in kept:
+            path.append(np.asarray(walks.at))
+        if step % _LOOK_EVERY == _LOOK_EVERY - 1 and np.asarray(walks.ended).all():
+            break
+    path += [np.asarray(walks.at)] * (num_kept - len(path))
+    return np.stack(path, axis=1)
 
 
 def kept_steps(num_steps: int, num_kept: int) -> np.ndarray:
@@ -40,39 +79,74 @@ def kept_steps(num_steps: int, num_kept: int) -> np.ndarray:
     return np.round(np.geomspace(num_steps, min(3, num_steps), num_kept)[::-1]).astype(int) - 1
 
 
-def lbfgs_path(function, point: Float[Array, " dim"], num_steps: int) -> Float[Array, "num_steps dim"]:
-    """The positions of one ascent, step by step. It ends early when it gains no more, and stays there.
-
-    Without that every line search at a mode would be a long one, in vain.
-    """
-    search = optax.scale_by_zoom_linesearch(max_linesearch_steps=MAX_LINESEARCH_STEPS)
-    optimizer = optax.lbfgs(memory_size=10, linesearch=search)
-
-    def loss(at):
-        return -function(at)
-
-    value_and_grad = optax.value_and_grad_from_state(loss)
-
-    def body(carry):
-        step, at, state, last_value, num_idle, path = carry
-        value, grad = value_and_grad(at, state=state)
-        updates, new_state = optimizer.update(grad, state, at, value=value, grad=grad, value_fn=loss)
-        moved = optax.apply_updates(at, updates)
-        good = jnp.all(jnp.isfinite(moved)) & jnp.isfinite(value)
-        at, state = jax.tree.map(lambda new, old: jnp.where(good, new, old), (moved, new_state), (at, state))
-        num_idle = jnp.where(last_value - value > _SMALL_GAIN, 0, num_idle + 1)
-        return step + 1, at, state, value, num_idle, path.at[step].set(at)
-
-    def goes_on(carry):
-        step, _, _, _, num_idle, _ = carry
-        return (step < num_steps) & (num_idle < _MAX_IDLE)
-
-    path = jnp.zeros((num_steps, *point.shape), point.dtype)
-    start = (0, point, optimizer.init(point), jnp.asarray(jnp.inf, point.dtype), 0, path)
-    num_done, end, _, _, _, path = jax.lax.while_loop(goes_on, body, start)
-    return jnp.where(jnp.arange(num_steps)[:, None] < num_done, path, end)
+@compiled
+def _begin(points, seen: Seen) -> Walks:
+    num, dim = points.shape
+    memory = jnp.zeros((num, _MEMORY, dim), points.dtype)
+    broken = ~(jnp.isfinite(seen.values) & jnp.all(jnp.isfinite(seen.slopes), axis=1))
+    slope = jnp.where(broken[:, None], 0.0, seen.slopes)
+    length = 1 / jnp.maximum(jnp.linalg.norm(slope, axis=1), 1.0)
+    fails = jnp.where(broken, _MAX_FAILS, 0)
+    never = jnp.zeros((num, _MEMORY), bool)
+    return Walks(points, seen.values, slope, memory, memory, never, slope, length, jnp.zeros(num, int), fails)
 
 
-def lbfgs_evaluations(num_points: int, num_steps: int) -> int:
-    """Gradient evaluations of `lbfgs_paths`, counting two for every line search, which is what is seen in practice."""
-    return 2 * num_points * num_steps
+@compiled
+def _trial(walks: Walks):
+    return walks.trial
+
+
+@compiled
+def _advance(walks: Walks, seen: Seen) -> tuple[Walks, Array]:
+    moved = jax.vmap(_advance_one)(walks, seen.values, seen.slopes)
+    return moved, moved.trial
+
+
+def _advance_one(walk: Walks, value, slope) -> Walks:
+    """One walk (fields without their first axis) after the answer at its trial point."""
+    going = (walk.idle < _MAX_IDLE) & (walk.fails < _MAX_FAILS)
+    step = walk.length * walk.direction
+    finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(slope))
+    slope = jnp.where(finite, slope, 0.0)
+    rises = finite & (value >= walk.value + _RISE * (step @ walk.slope))
+    accepted = going & rises
+    bend = walk.slope - slope
+    curved = accepted & (step @ bend > 1e-8 * jnp.sqrt((step @ step) * (bend @ bend)))
+    steps, bends, kept = (
+        jnp.where(curved, jnp.roll(memory, -1, axis=0).at[-1].set(new), memory)
+        for memory, new in ((walk.steps, step), (walk.bends, bend), (walk.kept, jnp.asarray(True)))
+    )
+    at, now, here = jnp.where(accepted, walk.at + step, walk.at), walk.value, walk.slope
+    now, here = jnp.where(accepted, value, now), jnp.where(accepted, slope, here)
+    direction = _uphill(here, steps, bends, kept)
+    # Without curvature to go by, a step that went well is doubled; one that failed is cut, by more if it met nothing.
+    unknown = accepted & ~jnp.any(kept)
+    shorter = jnp.where(finite, 0.4, 0.1) * walk.length
+    length = jnp.where(accepted, jnp.where(unknown, 2 * walk.length, 1.0), shorter)
+    idle = jnp.where(accepted, jnp.where(value - walk.value > _SMALL_GAIN, 0, walk.idle + 1), walk.idle)
+    fails = jnp.where(accepted, 0, walk.fails + 1)
+    direction = jnp.where(accepted, direction, walk.direction)
+    after = Walks(at, now, here, steps, bends, kept, direction, length, idle, fails)
+    ended = eqx.tree_at(lambda w: w.length, walk, jnp.zeros_like(walk.length))
+    return jax.tree.map(lambda new, old: jnp.where(going, new, old), after, ended)
+
+
+def _uphill(slope, steps, bends, kept) -> Float[Array, " dim"]:
+    """The quasi-Newton direction, by the two-loop recursion over what is remembered."""
+    products = jnp.where(kept, jnp.sum(steps * bends, axis=1), 1.0)
+
+    def back(carry, pair):
+        step, bend, product, is_kept = pair
+        share = jnp.where(is_kept, step @ carry / product, 0.0)
+        return carry - share * bend, share
+
+    rest, shares = jax.lax.scan(back, slope, (steps, bends, products, kept), reverse=True)
+    newest = jnp.where(kept[-1], products[-1] / jnp.maximum(bends[-1] @ bends[-1], jnp.finfo(slope.dtype).tiny), 1.0)
+
+    def forth(carry, pair):
+        step, bend, product, is_kept, share = pair
+        other = jnp.where(is_kept, bend @ carry / product, 0.0)
+        return carry + jnp.where(is_kept, share - other, 0.0) * step, None
+
+    direction, _ = jax.lax.scan(forth, newest * rest, (steps, bends, products, kept, shares))
+    return jnp.where(jnp.all(jnp.isfinite(direction)) & (direction @ slope > 0), direction, slope)

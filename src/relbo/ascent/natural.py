@@ -1,33 +1,43 @@
 r"""Natural-gradient ascent for normal components, with backtracking.
 
 The step is that of `families/natural.py`: gradients only, invariant to affine maps, positive definite by construction.
-Step sizes fall from `step_size` by a factor `1 + decay` over the ascent. When the draws at a new position are broken
-(mostly NaN or infinite), or the objective has fallen beyond its noise, the component goes back, and the remembered step
-is taken again at half its length.
+Step sizes fall from `step_size` by a factor `1 + decay` over the ascent, which ends before that when it gains no more
+beyond its noise. When the draws at a new position are broken (mostly NaN or infinite), or the objective has fallen
+beyond its noise, the component goes back, and the remembered step is taken again at half its length.
+
+All residuals are seen from inside a component, as functions of its noise: with $z = m + L\varepsilon$, a gradient
+$\nabla f(z)$ is $L^\top \nabla f$ there, and that of $\log s$ itself is $-\varepsilon$.
 """
+
+import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from relbo._compiled import compiled
 from relbo.ascent.base import (
+    WINDOW,
     AbstractAscent,
+    Improved,
+    Tally,
     choose,
-    improved,
+    empty_tally,
     masked_mean,
     masked_std_err,
-    mixture_residual,
-    proposal_residual,
     step_weights,
 )
 from relbo.budgets import budget
+from relbo.families import Box, LocationScaleParams
 from relbo.families.natural import geometry_of, has_geometry, natural_step
-from relbo.mixture import map_chunks
+from relbo.mixture import Mixture, Numbers, num_active, weights_of
 
 _MIN_FINITE = 0.5  # a smaller share of finite draws is a broken position
 _NOISE_SIGMAS = 6.0  # a fall of the objective by this many standard errors is a bad step
+_BANK = 20  # steps whose noise is made by one call
 
 
 class NaturalAscent(AbstractAscent):
@@ -38,6 +48,10 @@ class NaturalAscent(AbstractAscent):
     # Arrays, so that polishing with smaller steps meets the same compiled program.
     step_size: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=0.4)
     decay: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=4.0)
+    num_drops: int = eqx.field(static=True, default=1)
+    """How often a refinement that gains no more goes on with smaller steps."""
+    window_draws: int = eqx.field(static=True, default=2000)
+    """Draws between two looks at whether it still gains: few components take more steps, to be seen to move."""
 
     def check(self, family):
         if not has_geometry(family):
@@ -48,74 +62,124 @@ class NaturalAscent(AbstractAscent):
 
     def annealed(self, round_index):
         # Round by round the falling step sizes go on where the round before ended.
-        return NaturalAscent(self.num_steps, self.num_draws, self.step_size / (1 + 4.0 * round_index), self.decay / 4)
+        smaller = self.step_size / (1 + self.decay) ** round_index
+        return dataclasses.replace(self.patient(), step_size=smaller)
 
-    def improve(self, key, target, mixture, objective, estimator, params, iteration):
-        weight = objective.entropy_weight(iteration)
+    def patient(self):
+        return dataclasses.replace(self, num_steps=2 * self.num_steps, window_draws=2 * self.window_draws)
 
-        def body(carry: _Walk, step):
-            index, step_key = step
-            now = target.subsample(step_key)
+    def improve(self, key, door, mixture, objective, estimator, params, iteration):
+        family = mixture.family
+        climb = self.start(key, door, family.scale, params, family.box)
+        before: np.ndarray | None = None
+        while climb.num_done < self.num_steps:
+            climb.go(mixture, objective, estimator, iteration, WINDOW)
+            value, std_err = climb.tally.means()
+            if before is not None and not _still_gains(before, value, std_err):
+                break
+            before = value
+        return climb.found()
 
-            def statistics(noise, one):
-                residual = proposal_residual(now, mixture, objective, one, iteration)
-                return _statistics(noise, mixture.family, estimator, one, residual, weight)
+    def start(self, key, door, scale, params, box: Box) -> "Climb":
+        """Proposals about to be moved, as far as `Climb.go` is told."""
+        return Climb(self, key, door, scale, params, box)
 
-            seen = jax.vmap(statistics)(self._noise(step_key, carry.params), carry.params)
-            moved = self._move(mixture.family, carry, seen, index, check_fall=True)
-            return moved, (seen.value, seen.std_err, seen.num_nan)
+    def refine(self, key, door, mixture, estimator):
+        capacity, dim = mixture.capacity, door.dim
+        num_used, box = num_active(mixture) * self.draws, mixture.family.box
+        state = _begin(mixture.params, mixture.log_weights)
+        bank = Bank(key, capacity, self.draws // 2, dim, door.dtype)
+        points = _place(mixture.family.scale, state.params, bank.at(0))
+        before, drops, window = -np.inf, 0, int(np.clip(self.window_draws // num_used, WINDOW, self.num_steps // 3))
+        for step in range(self.num_steps):
+            seen = door(points, "refinement", num_used, bank.batch(step))
+            fresh = np.asarray(step % window == 0)
+            rate = np.asarray(self.step_size / (1 + self.decay) ** drops, np.float32)
+            args = (bank.at(step), seen, state, rate, _bounds(box, door.dtype), fresh, bank.at(step + 1))
+            state, points = _refine_step(mixture.family, estimator, *args)
+            if step % window == window - 1:
+                value, std_err = _elbo_of(mixture, state)
+                drops += not value - before > std_err
+                before = value
+                if drops > self.num_drops:
+                    break
+        refined = Mixture(mixture.family, state.walk.base, state.log_weights)
+        return refined, int(state.tally.num_nan)
 
-        start = _start_walk(mixture.family, params)
-        steps = (jnp.arange(self.num_steps), jax.random.split(key, self.num_steps))
-        walk, (values, std_errs, num_nan) = jax.lax.scan(body, start, steps)
-        return improved(walk.base, values, std_errs, num_nan)  # the last position looked at and found good
+    @property
+    def draws(self) -> int:
+        """An even number: draws are antithetic."""
+        return 2 * ((self.num_draws + 1) // 2)
 
-    def refine(self, key, target, mixture, estimator):
-        weight = jnp.asarray(1.0)
+    def rate(self, index: int):
+        return np.asarray(self.step_size / (1 + self.decay * index / self.num_steps), np.float32)
 
-        def body(carry, step):
-            walk, log_weights = carry
-            index, step_key = step
-            now = eqx.tree_at(lambda m: (m.params, m.log_weights), mixture, (walk.params, log_weights))
-            residual = mixture_residual(target.subsample(step_key), now)
 
-            def statistics(noise_and_one):
-                return _statistics(noise_and_one[0], mixture.family, estimator, noise_and_one[1], residual, weight)
+class Climb:
+    """A stack of proposals on their way up, each alone."""
 
-            slots = (self._noise(step_key, walk.params), walk.params)
-            seen = map_chunks(statistics, slots, budget(target.dim).slots_at_once, now.active)
-            moved = self._move(mixture.family, walk, seen, index, check_fall=False)
-            moved = choose(now.active, moved, walk)
-            rate = jnp.minimum(self._rate(index), 1.0).astype(log_weights.dtype)
-            return (moved, step_weights(now, seen.value, rate)), jnp.sum(jnp.where(now.active, seen.num_nan, 0))
+    def __init__(self, ascent: NaturalAscent, key, door, scale, params, box: Box):
+        self.ascent, self.door, self.scale, self.box = ascent, door, scale, box
+        num = params.loc.shape[0]
+        self.num, self.num_done, self.num_used = num, 0, num
+        self.state = _begin(params, np.zeros(num, door.dtype))
+        self.bank = Bank(key, num, ascent.draws // 2, door.dim, door.dtype)
+        self.points = _place(scale, self.state.params, self.bank.at(0))
 
-        start = (_start_walk(mixture.family, mixture.params), mixture.log_weights)
-        steps = (jnp.arange(self.num_steps), jax.random.split(key, self.num_steps))
-        (walk, log_weights), num_nan = jax.lax.scan(body, start, steps)
-        return eqx.tree_at(lambda m: (m.params, m.log_weights), mixture, (walk.base, log_weights)), num_nan.sum()
+    @property
+    def tally(self) -> Tally:
+        return self.state.tally
 
-    def _noise(self, key, params):
-        """Antithetic standard normals for each of a stack, made by one call: the fastest to compile and to run."""
-        num, dim = params.loc.shape
-        half = jax.random.normal(key, (num, (self.num_draws + 1) // 2, dim), params.loc.dtype)
-        return jnp.concatenate([half, -half], axis=1)
+    def go(self, mixture, objective, estimator, iteration, num_steps: int, purpose: str = "proposals") -> None:
+        """So many steps; the tally is of these."""
+        bounds, last = _bounds(self.box, self.door.dtype), min(self.num_done + num_steps, self.ascent.num_steps)
+        iteration = np.asarray(iteration, np.int32)
+        for step in range(self.num_done, last):
+            seen = self.door(self.points, purpose, self.num_used * self.ascent.draws, self.bank.batch(step))
+            fresh = np.asarray(step == self.num_done)
+            rate, ahead = self.ascent.rate(step), self.bank.at(step + 1)
+            args = (self.bank.at(step), seen, self.points, self.state, rate, bounds, fresh, ahead, iteration)
+            self.state, self.points = _improve_step(mixture, objective, estimator, *args)
+        self.window, self.num_done = last - self.num_done, last
 
-    def _rate(self, index):
-        return self.step_size / (1 + self.decay * index / self.num_steps)
+    def keep(self, num: int, order: np.ndarray) -> None:
+        """Go on with the first `num` in this order alone; the others cost no evaluation from here on."""
+        self.num_used = num
+        self.state = jax.tree.map(lambda leaf: np.asarray(leaf)[order] if np.ndim(leaf) else leaf, self.state)
+        self.points = _place(self.scale, self.state.params, self.bank.at(self.num_done))
 
-    def _move(self, family, walk: "_Walk", seen: "_Statistics", index, check_fall: bool) -> "_Walk":
-        geometry = geometry_of(family)
-        noise = _NOISE_SIGMAS * jnp.sqrt(seen.std_err**2 + walk.std_err**2)
-        fell = check_fall & (seen.value < walk.value - noise)
-        good = seen.usable & ~fell
-        # Where the position is bad, the base stays and its step is halved; else the base moves here.
-        base = choose(good, walk.params, walk.base)
-        slope, curvature = choose(good, (seen.slope, seen.curvature), (walk.slope, walk.curvature))
-        value, std_err = choose(good, (seen.value, seen.std_err), (walk.value, walk.std_err))
-        damping = jnp.where(good, jnp.minimum(1.0, 2.0 * walk.damping), 0.5 * walk.damping)
-        rate = (self._rate(index) * damping).astype(walk.value.dtype)
-        params = jax.vmap(lambda p, g, c, r: natural_step(family, geometry, p, g, c, r))(base, slope, curvature, rate)
-        return _Walk(params, base, slope, curvature, value, std_err, damping)
+    def found(self) -> Improved:
+        value, std_err = self.tally.means()
+        value = np.where(np.arange(self.num) < self.num_used, value, np.nan)
+        num_draws = self.ascent.draws * self.window
+        # The last position looked at and found good.
+        return Improved(self.state.walk.base, value, std_err, num_draws, int(self.tally.num_nan))
+
+
+class Bank:
+    """Standard normals for the steps of an ascent, `each` for each of a stack, made many steps at a time.
+
+    Random generators are slow to compile: the oracle and the refinement share one program, of rows enough for both.
+    """
+
+    def __init__(self, key, num: int, each: int, dim: int, dtype):
+        afford = budget(dim)
+        usual = max(afford.num_restarts * afford.ascent_draws, afford.capacity * afford.refine_draws) // 2
+        self._key, self._each, self._dtype = key, each, np.dtype(dtype)
+        self._shape = (_BANK, max(usual, num * each), dim)
+        self._number, self._rows = -1, None
+
+    def at(self, step: int) -> tuple[Any, np.ndarray, int]:
+        """The noise of `_BANK` steps, and which of them is meant: taken apart inside the program that uses it."""
+        number = step // _BANK
+        if number != self._number:
+            self._rows = _normals(jax.random.fold_in(self._key, number), self._shape, self._dtype)
+            self._number = number
+        return self._rows, np.asarray(step % _BANK, np.int32), self._each
+
+    def batch(self, step: int) -> tuple[Any, int]:
+        """What the minibatch of a step is drawn with."""
+        return self._key, step
 
 
 class _Walk(eqx.Module):
@@ -123,54 +187,170 @@ class _Walk(eqx.Module):
 
     params: PyTree
     base: PyTree
+    slope: Float[Numbers, "stack dim"]
+    curvature: Numbers
+    value: Float[Numbers, " stack"]
+    std_err: Float[Numbers, " stack"]
+    damping: Float[Numbers, " stack"]
+
+
+class _State(eqx.Module):
+    walk: _Walk
+    log_weights: Float[Numbers, " stack"]
+    tally: Tally
+
+    @property
+    def params(self):
+        return self.walk.params
+
+
+class _Statistics(eqx.Module):
     slope: Float[Array, "stack dim"]
     curvature: Array
     value: Float[Array, " stack"]
     std_err: Float[Array, " stack"]
-    damping: Float[Array, " stack"]
-
-
-class _Statistics(eqx.Module):
-    slope: Float[Array, " dim"]
-    curvature: Array
-    value: Float[Array, ""]
-    std_err: Float[Array, ""]
     usable: Array
-    num_nan: Int[Array, ""]
+    num_nan: Array
 
 
-def _start_walk(family, params) -> _Walk:
+def _still_gains(before: np.ndarray, now: np.ndarray, std_err: np.ndarray) -> bool:
+    """Whether the best proposal is better than the best was, beyond the noise; NaN are proposals that broke."""
+    if not np.isfinite(now).any():
+        return False
+    if not np.isfinite(before).any():
+        return True
+    best = np.nanargmax(now)
+    return bool(now[best] - np.nanmax(before) > 2 * std_err[best])
+
+
+def _elbo_of(mixture: Mixture, state: _State) -> tuple[float, float]:
+    """The mixture's ELBO over the last steps (of a mixture that moved), by the weights of now."""
+    weights = weights_of(mixture.reweight(state.log_weights))
+    value, std_err = state.tally.means()
+    used = (weights > 0) & np.isfinite(value)
+    return float(weights[used] @ value[used]), float(np.sqrt(np.sum((weights[used] * std_err[used]) ** 2)))
+
+
+def _bounds(box: Box, dtype) -> np.ndarray:
+    """As an array: the race for the map and the oracle share a program though their bounds differ."""
+    return np.asarray([box.loc, box.log_scale], dtype)
+
+
+def _begin(params, log_weights) -> _State:
+    """On the host: small programs are slow to compile, too."""
     num, dim = params.loc.shape
     dtype = params.loc.dtype
-    zero_curvature = jnp.zeros_like(params.scale)
-    value = jnp.full(num, -jnp.inf, dtype)
-    damping = jnp.ones(num, dtype)
-    return _Walk(params, params, jnp.zeros((num, dim), dtype), zero_curvature, value, jnp.zeros(num, dtype), damping)
+    value, damping = np.full(num, -np.inf, dtype), np.ones(num, dtype)
+    zeros = np.zeros((num, dim), dtype)
+    walk = _Walk(params, params, zeros, np.zeros(params.scale.shape, dtype), value, np.zeros(num, dtype), damping)
+    return _State(walk, np.asarray(log_weights), empty_tally(num, dtype))
 
 
-def _statistics(noise, family, estimator, params, residual, entropy_weight) -> _Statistics:
-    def from_noise(one):
-        return residual(family.transport(params, one))
+@compiled
+def _normals(key, shape, dtype):
+    return jax.random.normal(key, shape, dtype)
 
-    if estimator.needs_gradient:
-        values, slopes = jax.vmap(jax.value_and_grad(from_noise))(noise)
-    else:
-        values, slopes = jax.vmap(from_noise)(noise), jnp.zeros_like(noise)
-    finite = jnp.isfinite(values) & jnp.all(jnp.isfinite(slopes), axis=1)
+
+def _noise_at(bank, num: int) -> Float[Array, "stack num dim"]:
+    """The antithetic draws of each of a stack of `num`."""
+    rows, index, each = bank
+    half = rows[index][: num * each].reshape(num, each, -1)
+    return jnp.concatenate([half, -half], axis=1)
+
+
+@compiled
+def _place(scale, params, bank):
+    return _points(scale, params, _noise_at(bank, params.loc.shape[0]))
+
+
+def _points(scale, params, noise) -> Float[Array, "all dim"]:
+    moved = jax.vmap(lambda p, each: jax.vmap(lambda e: scale.apply(p, e))(each))(params.scale, noise)
+    return (params.loc[:, None] + moved).reshape(-1, noise.shape[-1])
+
+
+def _inside(scale, params, slopes, noise):
+    """Gradients by noise from gradients by point."""
+
+    def pull(p, each):
+        _, back = jax.vjp(lambda e: scale.apply(p, e), jnp.zeros_like(each[0]))
+        return jax.vmap(lambda slope: back(slope)[0])(each)
+
+    return jax.vmap(pull)(params.scale, slopes.reshape(noise.shape))
+
+
+@compiled
+def _improve_step(mixture, objective, estimator, bank, seen, points, state, rate, bounds, fresh, ahead, iteration):
+    """Move every proposal one step; `seen` is log p at the draws that `bank` placed."""
+    family, walk = mixture.family, state.walk
+    num, scale = walk.params.loc.shape[0], family.scale
+    noise = _noise_at(bank, num)
+    log_dets = jax.vmap(scale.log_det)(walk.params.scale)
+    log_s = -0.5 * jnp.sum(noise**2, axis=-1) - log_dets[:, None] - 0.5 * noise.shape[-1] * jnp.log(2 * jnp.pi)
+    q = mixture.at(points)
+    values, (by_p, by_q, by_s) = objective.with_slopes(seen.values, q.log_q, log_s.reshape(-1), iteration)
+    slopes = _inside(scale, walk.params, by_p[:, None] * seen.slopes + by_q[:, None] * q.slope, noise)
+    slopes = slopes - by_s.reshape(noise.shape[:2])[..., None] * noise
+    weight = objective.entropy_weight(iteration)
+    found = _statistics(family, estimator, noise, values.reshape(noise.shape[:2]), slopes, weight)
+    moved = _moved(family, walk, found, rate, bounds, check_fall=True)
+    tally = state.tally.add(found.value, found.std_err, jnp.sum(found.num_nan), fresh)
+    return _State(moved, state.log_weights, tally), _points(scale, moved.params, _noise_at(ahead, num))
+
+
+@compiled
+def _refine_step(family, estimator, bank, seen, state, rate, bounds, fresh, ahead):
+    """Move every component, and the weights, one step on the mixture's ELBO."""
+    walk, num = state.walk, state.walk.params.loc.shape[0]
+    noise = _noise_at(bank, num)
+    mixture = Mixture(family, walk.params, state.log_weights)
+    q = mixture.at(_points(family.scale, walk.params, noise))
+    slopes = _inside(family.scale, walk.params, seen.slopes - q.slope, noise)
+    values = (seen.values - q.log_q).reshape(noise.shape[:2])
+    found = _statistics(family, estimator, noise, values, slopes, jnp.ones((), values.dtype))
+    moved = choose(mixture.active, _moved(family, walk, found, rate, bounds, check_fall=False), walk)
+    log_weights = step_weights(mixture, found.value, jnp.minimum(rate, 1.0).astype(values.dtype))
+    num_nan = jnp.sum(jnp.where(mixture.active, found.num_nan, 0))
+    tally = state.tally.add(found.value, found.std_err, num_nan, fresh)
+    return _State(moved, log_weights, tally), _points(family.scale, moved.params, _noise_at(ahead, num))
+
+
+def _moved(family, walk: _Walk, seen: _Statistics, rate, bounds, check_fall: bool) -> _Walk:
+    geometry = geometry_of(family)
+    noise = _NOISE_SIGMAS * jnp.sqrt(seen.std_err**2 + walk.std_err**2)
+    fell = check_fall & (seen.value < walk.value - noise)
+    good = seen.usable & ~fell
+    # Where the position is bad, the base stays and its step is halved; else the base moves here.
+    base = choose(good, walk.params, walk.base)
+    slope, curvature = choose(good, (seen.slope, seen.curvature), (walk.slope, walk.curvature))
+    value, std_err = choose(good, (seen.value, seen.std_err), (walk.value, walk.std_err))
+    damping = jnp.where(good, jnp.minimum(1.0, 2.0 * walk.damping), 0.5 * walk.damping)
+    rates = (rate * damping).astype(walk.value.dtype)
+
+    def step(params, slope, curvature, rate):
+        moved = natural_step(family, geometry, params, slope, curvature, rate)
+        loc = jnp.clip(moved.loc, -bounds[0], bounds[0])
+        return LocationScaleParams(loc, family.scale.project(moved.scale, bounds[1]), params.noise)
+
+    return _Walk(jax.vmap(step)(base, slope, curvature, rates), base, slope, curvature, value, std_err, damping)
+
+
+def _statistics(family, estimator, noise, values, slopes, entropy_weight) -> _Statistics:
+    """Slope and curvature of each of a stack, from residuals at its draws and their gradients by the noise."""
+    finite = jnp.isfinite(values) & jnp.all(jnp.isfinite(slopes), axis=-1)
     mean = masked_mean(jnp.where(finite, values, jnp.nan))
     # A draw that is not finite contributes nothing: zero slope, and a value equal to the mean of the others.
-    slope, curvature = estimator.natural(
-        geometry_of(family),
-        noise,
-        jnp.where(finite, values, mean),
-        jnp.where(finite[:, None], slopes, 0.0),
-        entropy_weight,
+    known = jnp.where(finite, values, mean[:, None])
+    known_slopes = jnp.where(finite[..., None], slopes, 0.0)
+    geometry = geometry_of(family)
+    slope, curvature = jax.vmap(lambda e, v, h: estimator.natural(geometry, e, v, h, entropy_weight))(
+        noise, known, known_slopes
     )
     # Antithetic draws are not independent of each other; their pairs are.
-    pairs = jnp.where(finite, values, jnp.nan).reshape(2, -1).mean(0)
-    std_err = masked_std_err(pairs)
-    solid = jnp.all(jnp.isfinite(slope)) & jnp.all(jnp.isfinite(curvature)) & jnp.isfinite(mean)
-    usable = solid & (finite.mean() >= _MIN_FINITE)
+    pairs = jnp.where(finite, values, jnp.nan).reshape(values.shape[0], 2, -1).mean(1)
+    axes = tuple(range(1, curvature.ndim))
+    solid = jnp.all(jnp.isfinite(slope), axis=1) & jnp.all(jnp.isfinite(curvature), axis=axes) & jnp.isfinite(mean)
+    usable = solid & (finite.mean(axis=1) >= _MIN_FINITE)
     slope = jnp.where(jnp.isfinite(slope), slope, 0.0)
     curvature = jnp.where(jnp.isfinite(curvature), curvature, 0.0)
-    return _Statistics(slope, curvature, mean, std_err, usable, jnp.sum(jnp.isnan(values)))
+    num_nan = jnp.sum(jnp.isnan(values), axis=1)
+    return _Statistics(slope, curvature, mean, masked_std_err(pairs), usable, num_nan)

@@ -10,6 +10,7 @@ The ratios are bounded wherever the tails of $p$ are no heavier than those of $t
 missed, but is found now, gets its draws.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -17,24 +18,26 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import PyTree
 
 from relbo._compiled import compiled, host_split
 from relbo.diagnostics.modes import DIP
 from relbo.families import AbstractFamily, AbstractNoise, Diagonal, LocationScale, LocationScaleParams
 from relbo.families.noise import StudentT
-from relbo.mixture import Mixture, map_chunks
-from relbo.objectives.evaluate import log_density
+from relbo.door import Door
+from relbo.mixture import Mixture, locations_of, log_densities, log_mixture, map_chunks, weights_of
 from relbo.oracles import Starts, find_modes
+from relbo.oracles.cloud import log_densities_of
 from relbo.posterior import Posterior
-from relbo.precondition import Whitened
+from relbo.whitening import Whitened
 
 _DF = 2.0
 _MOST_MODES = 16
+_SEARCHES = 4
+"""As many as one search has walks, so many times over: a fit may search again, and a diagnosis has this one chance."""
 _SPREAD_DRAWS = 256
 _WAY_POINTS = 16
 _REPEATED = 256
-_CHUNK_NUMBERS = 2**23
 _UNCOVERED = np.log(10.0)
 _NEGLIGIBLE = np.log(1e-3)
 _APART = 2.0  # nats: members whose locations are nearer are one mode
@@ -73,10 +76,11 @@ class Heavy(AbstractNoise):
         return params
 
 
-class Sample(eqx.Module):
+@dataclass(frozen=True)
+class Sample:
     """Draws of a mixture and of its heavy companion, on the host. The first `num_own` are the mixture's own."""
 
-    points: Float[Array, "num dim"]
+    points: np.ndarray
     """In whitened coordinates."""
     log_ratio: np.ndarray
     """log p - log q; NaN where the log density is broken (or +inf), -inf outside the support."""
@@ -92,22 +96,29 @@ class Sample(eqx.Module):
 def draw(key, posterior: Posterior, num_own: int, num_heavy: int, modes: "NewModes") -> Sample:
     """Draw from the mixture, from its heavy companion and from heavy members at `modes`, and evaluate."""
     own_key, heavy_key = host_split(key, 2)
-    target, mixture = judged(posterior), posterior.mixture
+    mixture = posterior.mixture
     own = np.asarray(_draw(own_key, mixture, num_own))
     heavy, others = _draw_heavy(heavy_key, mixture, modes.members, modes.log_weights, num_heavy)
     # The first draws are evaluated again at the end: at the same points a log density must be the same.
-    points = jnp.asarray(np.concatenate([own, np.asarray(others), own[:_REPEATED]]))
-    ratio, log_heavy, new = (np.asarray(part) for part in _evaluate(target, mixture, heavy, points))
+    points = np.concatenate([own, np.asarray(others), own[:_REPEATED]])
+    log_p, _ = posterior.booster.door(posterior.whitened).numbers(points, "diagnosis")
+    log_q = log_mixture(log_densities(mixture.family, mixture.params, points), weights_of(mixture))
+    parts = log_densities(heavy.family, heavy.params, points)
+    weights = np.exp(np.asarray(heavy.log_weights, np.float64))
+    slots = np.arange(len(weights)) < mixture.capacity
+    at_components = log_mixture(parts, np.where(slots, weights, 0.0))
+    at_modes = log_mixture(parts, np.where(slots, 0.0, weights))
+    log_heavy = np.logaddexp(at_components, at_modes) - log_q
     num = num_own + num_heavy
-    again = _difference(ratio[: len(ratio) - num], ratio[num:])
+    again = _difference(log_p[: len(points) - num], log_p[num:], door_eps(posterior))
     return Sample(
-        points[:num], ratio[:num].astype(np.float64), log_heavy[:num].astype(np.float64), new[:num], num_own, again
+        points[:num], (log_p - log_q)[:num], log_heavy[:num], (at_modes > at_components)[:num], num_own, again
     )
 
 
-def judged(posterior: Posterior) -> Whitened:
-    """The target that the posterior is judged by, in the mixture's coordinates, with all its data."""
-    return Whitened(posterior.booster.limited_target(), posterior.whitened.family, posterior.whitened.params)
+def door_eps(posterior: Posterior) -> float:
+    """The rounding of one number in the precision of the fit."""
+    return float(np.finfo(posterior.whitened.dtype).eps)
 
 
 class NewModes(eqx.Module):
@@ -127,9 +138,12 @@ def new_modes(key, posterior: Posterior) -> NewModes:
     A mode is covered where q is at least a tenth of p / Z, and not looked at where its mass, by Laplace's
     approximation, is below a thousandth. A point from which log p rises all the way to a component is a tail.
     """
-    members = find_modes(key, posterior.whitened, posterior.mixture.family, Starts())
-    found = _heights(judged(posterior), posterior.mixture, members)
-    chosen = uncovered(Heights(*(np.asarray(part, np.float64) for part in found)), float(posterior.elbo.value))
+    door = posterior.booster.door(posterior.whitened)
+    keys = host_split(key, _SEARCHES)
+    searches = [find_modes(one, door, posterior.mixture.family, Starts()) for one in keys]
+    members = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *searches)
+    found = _heights(door, posterior.mixture, members)
+    chosen = uncovered(found, float(posterior.elbo.value))
     padded = np.resize(chosen, _MOST_MODES) if len(chosen) else np.zeros(_MOST_MODES, int)
     log_weights = np.where(np.arange(_MOST_MODES) < len(chosen), -np.log(max(1, len(chosen))), -np.inf)
     kept = jax.tree.map(lambda leaf: np.asarray(leaf)[padded], members)
@@ -163,32 +177,28 @@ def uncovered(seen: Heights, log_z: float) -> np.ndarray:
     return np.array(chosen, int)
 
 
-def _difference(first: np.ndarray, second: np.ndarray) -> float:
+def _difference(first: np.ndarray, second: np.ndarray, eps: float) -> float:
     both = np.isfinite(first) & np.isfinite(second)
     difference = np.abs(first[both] - second[both])
-    rounding = 1e-3 + 100 * np.finfo(first.dtype).eps * np.abs(first[both])
+    rounding = 1e-3 + 100 * eps * np.abs(first[both])
     return float(difference.max(initial=0.0)) if np.any(difference > rounding) else 0.0
 
 
-@partial(compiled, runs_once=True)
-def _heights(target, mixture, members):
-    family = mixture.family
-    locations = jax.vmap(family.location)(members)
-    components = jax.vmap(family.location)(mixture.params)
-    heaviest = components[jnp.argmax(mixture.log_weights)]
-    shares = jnp.linspace(0.0, 1.0, _WAY_POINTS, dtype=mixture.dtype)[:, None]
-
-    def one(member):
-        location = family.location(member)
-        distances = jnp.where(mixture.active, jnp.sum((components - location) ** 2, axis=1), jnp.inf)
-        ends = jnp.stack([components[jnp.argmin(distances)], heaviest])
-        ways = location + shares * (ends - location)[:, None]
-        heights = jax.vmap(jax.vmap(lambda u: log_density(target, u)))(ways)
-        cross = jax.vmap(lambda at: family.log_prob(member, at))(locations)
-        log_peak = family.log_prob(member, location)
-        return heights[0, 0], mixture.log_prob(location), log_peak, cross, jnp.max(jnp.nanmin(heights, axis=1))
-
-    return map_chunks(one, members, max(1, target.points_at_once // (2 * _WAY_POINTS)))
+def _heights(door: Door, mixture: Mixture, members: PyTree) -> Heights:
+    family, weights = mixture.family, weights_of(mixture)
+    locations = np.asarray(locations_of(family, members), np.float64)
+    components = np.asarray(locations_of(family, mixture.params), np.float64)[weights > 0]
+    heaviest = components[np.argmax(weights[weights > 0])]
+    distances = np.sum((locations[:, None] - components) ** 2, axis=2)
+    ends = np.stack([components[np.argmin(distances, axis=1)], np.broadcast_to(heaviest, locations.shape)], axis=1)
+    shares = np.linspace(0.0, 1.0, _WAY_POINTS)[:, None]
+    ways = locations[:, None, None] + shares * (ends - locations[:, None])[:, :, None]
+    log_p = door.numbers(ways.reshape(-1, door.dim), "diagnosis")[0].reshape(ways.shape[:3])
+    points = locations.astype(door.dtype)
+    cross = log_densities_of(mixture, members, points).T
+    log_q = log_mixture(log_densities(family, mixture.params, points), weights)
+    known = np.where(np.isnan(log_p), np.inf, log_p)  # what is broken is no valley
+    return Heights(log_p[:, 0, 0], log_q, np.diagonal(cross), cross, np.max(np.min(known, axis=2), axis=1))
 
 
 @partial(compiled, runs_once=True)
@@ -217,22 +227,11 @@ def _draw(key, mixture, num_draws):
     return mixture.sample(key, num_draws)
 
 
-@compiled
-def _evaluate(target, mixture: Mixture, heavy: Mixture, points):
-    slots = mixture.capacity
-
-    def at(point):
-        log_q = mixture.log_prob(point)
-        parts = heavy.component_log_probs(point) + heavy.log_weights
-        at_components, at_modes = jax.nn.logsumexp(parts[:slots]), jax.nn.logsumexp(parts[slots:])
-        log_t = jnp.logaddexp(at_components, at_modes)
-        return log_density(target, point) - log_q, log_t - log_q, at_modes > at_components
-
-    chunk = max(8, min(target.points_at_once, _CHUNK_NUMBERS // (heavy.capacity * heavy.dim)))
-    return map_chunks(at, points, chunk)
+def constrained(posterior: Posterior, points) -> PyTree:
+    """Many whitened points in the structure and shapes of the model's parameters."""
+    return _constrained(posterior.whitened, jnp.asarray(points), posterior.booster.chunk)
 
 
 @partial(compiled, runs_once=True)
-def constrained(target: Whitened, points) -> PyTree:
-    """Many whitened points in the structure and shapes of the model's parameters."""
-    return map_chunks(target.constrain, points, target.points_at_once)
+def _constrained(target: Whitened, points, chunk: int) -> PyTree:
+    return map_chunks(target.constrain, points, chunk)

@@ -2,22 +2,18 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from relbo._compiled import compiled, host_split
+from relbo._compiled import host_split
 from relbo.diagnostics import estimates
-from relbo.diagnostics.defensive import NewModes, constrained, draw, judged, new_modes
+from relbo.diagnostics.defensive import NewModes, constrained, draw, new_modes
 from relbo.diagnostics.diagnosis import Defensive, Diagnosis
 from relbo.diagnostics.modes import modes_of
 from relbo.diagnostics.parameters import check_parameters, named_columns
 from relbo.estimate import Estimate
-from relbo.mixture import map_chunks
 from relbo.posterior import Posterior
-from relbo.precondition import Whitened
 from relbo.targets.stored import StoredTarget
 from relbo.trace import Record
 
@@ -25,7 +21,7 @@ _HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
 _LACKING = np.log(10.0)
 _LAST = 3
 _MOST_AXES = 64
-_CONVERGED = ("the duality gap was below", "the last ")
+_CONVERGED = ("the duality gap was below", "the last ", "the mixture is within")
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ def measure(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
     mode_key, draw_key, oracle_key, gap_key = host_split(jax.random.fold_in(jax.random.key(seed), 0x5EED), 4)
     modes = new_modes(mode_key, posterior)
     sample = draw(draw_key, posterior, num_draws, num_draws // _HEAVY_SHARE, modes)
-    names, values = named_columns(constrained(judged(posterior), sample.points))
+    names, values = named_columns(constrained(posterior, sample.points))
     return Measurements(
         log_ratio=sample.log_ratio,
         log_heavy=sample.log_heavy,
@@ -177,34 +173,26 @@ def _last_gain(trace: tuple[Record, ...]) -> float:
 
 def _gap(oracle_key, gap_key, posterior: Posterior, modes: NewModes) -> Estimate:
     """Towards what the oracle finds now, or towards a mode that the mixture lacks if that gap is larger."""
-    booster, state, mixture = posterior.booster, posterior.state, posterior.mixture
-    iteration = np.asarray(state.iteration + 1, np.int32)
-    proposal = booster.oracle.propose(
-        oracle_key, posterior.whitened, mixture, state.modes, booster.objective, booster.estimator, iteration
-    )
-    candidates = [proposal.params] + ([jax.tree.map(lambda leaf: leaf[0], modes.members)] if modes.any else [])
-    target = judged(posterior)
-    gaps = [booster.measure(gap_key, target, mixture, mixture, params).gap.estimate.to_host() for params in candidates]
+    booster, mixture = posterior.booster, posterior.mixture
+    proposals = booster.propose(oracle_key, posterior.state, mixture)
+    candidates = [proposals.best] + ([jax.tree.map(lambda leaf: leaf[0], modes.members)] if modes.any else [])
+    door = booster.door(posterior.whitened)
+    gaps = [booster.gap(gap_key, door, mixture, params) for params in candidates]
     return max(gaps, key=lambda gap: gap.value)
 
 
 def _decay(posterior: Posterior) -> float:
     """The least a such that p falls as r^-a along an axis, from ten thousand to a million standard deviations."""
-    slopes = np.asarray(_slopes(judged(posterior)), np.float64)
+    dim = posterior.dim
+    num = min(dim, _MOST_AXES)
+    axes = np.zeros((num, dim))
+    axes[np.arange(num), np.arange(num) * dim // num] = 1.0
+    directions = np.concatenate([axes, -axes])
+    points = np.concatenate([1e4 * directions, 1e6 * directions])
+    near, far = np.split(posterior.booster.door(posterior.whitened).numbers(points, "checks")[0], 2)
+    with np.errstate(invalid="ignore"):
+        slopes = (near - far) / math.log(1e2)
     return float(np.min(slopes[~np.isnan(slopes)], initial=math.inf))  # NaN: p is zero there, or overflows
-
-
-@partial(compiled, runs_once=True)
-def _slopes(target: Whitened):
-    num = min(target.dim, _MOST_AXES)
-    chosen = jnp.arange(num) * target.dim // num
-    axes = jnp.zeros((num, target.dim), target.dtype).at[jnp.arange(num), chosen].set(1.0)
-
-    def slope(direction):
-        near, far = target.log_density(1e4 * direction), target.log_density(1e6 * direction)
-        return (near - far) / math.log(1e2)
-
-    return map_chunks(slope, jnp.concatenate([axes, -axes]), min(_MOST_AXES, target.points_at_once))
 
 
 def _certificate(posterior: Posterior) -> str:

@@ -2,10 +2,10 @@
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float, PyTree
 
 from relbo._compiled import host_split
-from relbo.diagnostics.defensive import constrained, draw, judged, new_modes
+from relbo.diagnostics.defensive import constrained, draw, new_modes
 from relbo.diagnostics.estimates import Weighted, balanced, weigh
 from relbo.posterior import Posterior
 
@@ -20,12 +20,12 @@ def resample(posterior: Posterior, num_draws: int = 2000, seed: int = 0) -> PyTr
     Pareto-smoothed weights (with replacement). Raises ValueError where even these weights cannot be trusted.
     """
     points, _ = resample_whitened(posterior, num_draws, seed)
-    return jax.tree.map(np.asarray, constrained(judged(posterior), points))
+    return jax.tree.map(np.asarray, constrained(posterior, points))
 
 
 def resample_whitened(
     posterior: Posterior, num_draws: int, seed: int
-) -> tuple[Float[Array, "num_draws dim"], Weighted]:
+) -> tuple[Float[np.ndarray, "num_draws dim"], Weighted]:
     """Draws in the mixture's coordinates, and the weights by which they were chosen."""
     if num_draws < 1:
         raise ValueError(f"num_draws must be at least 1, got {num_draws}.")

@@ -8,6 +8,7 @@ because one call of a random generator compiles and runs several times faster th
 from abc import abstractmethod
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float, Key, PyTree
 
 
@@ -28,6 +29,10 @@ class AbstractFamily(eqx.Module):
     @abstractmethod
     def log_prob(self, params: PyTree, point: Float[Array, " dim"]) -> Float[Array, ""]: ...
 
+    def log_probs(self, params: PyTree, points: Float[Array, "num dim"]) -> Float[Array, "num stack"]:
+        """The log density of every one of a stack of members at every point; normals have matrix products for it."""
+        return jax.vmap(lambda point: jax.vmap(lambda one: self.log_prob(one, point))(params))(points)
+
     @abstractmethod
     def location(self, params: PyTree) -> Float[Array, " dim"]: ...
 
@@ -38,6 +43,11 @@ class AbstractFamily(eqx.Module):
     @abstractmethod
     def project(self, params: PyTree) -> PyTree:
         """The nearest parameters in the bounded set."""
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every member looks the same from its location in opposite directions."""
+        return False
 
     @property
     def has_inner(self) -> bool:

@@ -45,6 +45,14 @@ class LocationScale(AbstractFamily):
         noise = self.scale.solve(params.scale, point - params.loc)
         return self.noise.log_prob(params.noise, noise) - self.scale.log_det(params.scale)
 
+    def log_probs(self, params, points):
+        if not isinstance(self.noise, Normal):
+            return super().log_probs(params, points)
+        offsets = points[None] - params.loc[:, None]
+        noise = self.scale.solve_each(params.scale, offsets)
+        log_norm = 0.5 * points.shape[1] * jnp.log(2 * jnp.pi) + jax.vmap(self.scale.log_det)(params.scale)
+        return (-0.5 * jnp.sum(noise**2, axis=-1) - log_norm[:, None]).T
+
     def location(self, params):
         return params.loc
 
@@ -55,6 +63,10 @@ class LocationScale(AbstractFamily):
         loc = jnp.clip(params.loc, -self.box.loc, self.box.loc)
         scale = self.scale.project(params.scale, self.box.log_scale)
         return LocationScaleParams(loc, scale, self.noise.project(params.noise))
+
+    @property
+    def symmetric(self):
+        return True  # as all noise laws are
 
     @property
     def has_inner(self):

@@ -92,12 +92,15 @@ def natural_step(
     curvature: Array,
     step_size: Float[Array, ""],
 ) -> LocationScaleParams:
-    """One step with `slope` g and `curvature` G, its length in the component's own metric capped at sqrt(dim)."""
+    """One step with `slope` g and `curvature` G, its length in the component's own metric capped at sqrt(dim).
+
+    The result is not projected: bounds are the caller's.
+    """
     limit = jnp.sqrt(jnp.asarray(slope.shape[0], slope.dtype))
     shift = _capped(step_size * slope, limit)
     scale = geometry.step_scale(params.scale, _capped(step_size * curvature, limit))
     loc = params.loc + family.scale.apply(params.scale, shift)
-    return family.project(LocationScaleParams(loc, scale, params.noise))
+    return LocationScaleParams(loc, scale, params.noise)
 
 
 def _capped(step, limit):

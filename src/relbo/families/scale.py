@@ -7,6 +7,7 @@ logarithm of a diagonal, so that unconstrained optimisers may move it freely and
 from abc import abstractmethod
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
@@ -25,6 +26,10 @@ class AbstractScale(eqx.Module):
 
     @abstractmethod
     def solve(self, params: PyTree, offset: Float[Array, " dim"]) -> Float[Array, " dim"]: ...
+
+    def solve_each(self, params: PyTree, offsets: Float[Array, "stack num dim"]) -> Float[Array, "stack num dim"]:
+        """`solve` for every one of a stack of maps, each with vectors of its own."""
+        return jax.vmap(lambda one, vectors: jax.vmap(lambda offset: self.solve(one, offset))(vectors))(params, offsets)
 
     @abstractmethod
     def log_det(self, params: PyTree) -> Float[Array, ""]: ...
@@ -146,6 +151,9 @@ class Cholesky(AbstractScale):
     def solve(self, params, offset):
         # The explicit inverse is computed once when this is vmapped over points, and leaves one matrix product.
         return inverse_lower(to_tril(params)) @ offset
+
+    def solve_each(self, params, offsets):
+        return jnp.einsum("kij,knj->kni", inverse_lower(jax.vmap(to_tril)(params)), offsets)
 
     def log_det(self, params):
         return jnp.sum(jnp.diagonal(params))

@@ -7,7 +7,7 @@ from relbo.objectives.estimators import (
     ScoreFunction,
     StickingTheLanding,
 )
-from relbo.objectives.evaluate import Comparison, Evaluation, compare, duality_gap, elbo, log_ratio
+from relbo.objectives.evaluate import Evaluation, duality_gap, elbo
 from relbo.objectives.residual import ELBO, RELBO, SCHEDULES, AbstractObjective, FiniteStep
 
 __all__ = [
@@ -17,14 +17,11 @@ __all__ = [
     "SCHEDULES",
     "AbstractEstimator",
     "AbstractObjective",
-    "Comparison",
     "Evaluation",
     "FiniteStep",
     "Reparameterized",
     "ScoreFunction",
     "StickingTheLanding",
-    "compare",
     "duality_gap",
     "elbo",
-    "log_ratio",
 ]

@@ -20,10 +20,11 @@ class AbstractEstimator(eqx.Module):
     needs_gradient: eqx.AbstractClassVar[bool]
 
     @abstractmethod
-    def surrogate(self, residual, log_prob, point, entropy_weight) -> tuple[Array, Array]:
-        """For one draw: a scalar whose gradient is the estimate's contribution, and the residual there.
+    def surrogate(self, slope, log_prob, point, entropy_weight) -> Array:
+        """For one draw: a scalar whose gradient is the estimate's contribution.
 
-        `residual` has the parameters inside stopped; `log_prob` and the draw `point` depend on the parameters.
+        `slope` is the gradient of the residual at the draw, a constant; `log_prob` and the draw `point` depend on the
+        parameters.
         """
 
     @abstractmethod
@@ -43,8 +44,8 @@ class StickingTheLanding(AbstractEstimator):
 
     needs_gradient = True
 
-    def surrogate(self, residual, log_prob, point, entropy_weight):
-        return _along_path(residual, point)
+    def surrogate(self, slope, log_prob, point, entropy_weight):
+        return jnp.sum(slope * point)
 
     def natural(self, geometry, noise, values, slopes, entropy_weight):
         return slopes.mean(0), -geometry.outer(noise, slopes)
@@ -55,9 +56,8 @@ class Reparameterized(AbstractEstimator):
 
     needs_gradient = True
 
-    def surrogate(self, residual, log_prob, point, entropy_weight):
-        scalar, value = _along_path(residual, point)
-        return scalar - entropy_weight * log_prob(jax.lax.stop_gradient(point)), value
+    def surrogate(self, slope, log_prob, point, entropy_weight):
+        return jnp.sum(slope * point) - entropy_weight * log_prob(jax.lax.stop_gradient(point))
 
     def natural(self, geometry, noise, values, slopes, entropy_weight):
         spread = geometry.outer(noise, noise) - geometry.identity(noise.shape[1], noise.dtype)
@@ -69,11 +69,9 @@ class ScoreFunction(AbstractEstimator):
 
     needs_gradient = False
 
-    def surrogate(self, residual, log_prob, point, entropy_weight):
-        point = jax.lax.stop_gradient(point)
-        value = jax.lax.stop_gradient(residual(point))
+    def surrogate(self, slope, log_prob, point, entropy_weight):
         # The leave-one-out baseline couples the draws: `combine` applies it to these scores.
-        return log_prob(point), value
+        return log_prob(jax.lax.stop_gradient(point))
 
     def natural(self, geometry, noise, values, slopes, entropy_weight):
         advantage = leave_pair_out(values)
@@ -91,15 +89,6 @@ def leave_pair_out(values: Float[Array, " num"]) -> Float[Array, " num"]:
     num = values.shape[0]
     pairs = values + jnp.roll(values, num // 2)
     return values - (values.sum() - pairs) / max(num - 2, 1)
-
-
-def _along_path(residual, point):
-    """A scalar with the gradient of the residual along the draw. Broken draws get slope zero here, draw by draw:
-    masking afterwards would multiply their NaN slopes by zero, and lose the whole batch."""
-    value, slope = jax.value_and_grad(residual)(jax.lax.stop_gradient(point))
-    solid = jnp.all(jnp.isfinite(slope))
-    slope = jax.lax.stop_gradient(jnp.where(jnp.isfinite(value) & solid, slope, 0.0))
-    return jnp.sum(slope * point), jax.lax.stop_gradient(jnp.where(solid | ~jnp.isfinite(value), value, jnp.nan))
 
 
 def combine(estimator: AbstractEstimator, scalars: Float[Array, " num"], values: Float[Array, " num"]):

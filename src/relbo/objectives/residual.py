@@ -19,6 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -36,6 +37,11 @@ class AbstractObjective(eqx.Module):
         log_s: Float[Array, ""],
         iteration: Int[Array, ""],
     ) -> Float[Array, ""]: ...
+
+    def with_slopes(self, log_p, log_q, log_s, iteration) -> tuple[Array, tuple[Array, Array, Array]]:
+        """Residuals at many draws, and their derivatives by log p, log q and log s."""
+        slope = jax.value_and_grad(self.residual, argnums=(0, 1, 2))
+        return jax.vmap(lambda p, q, s: slope(p, q, s, iteration))(log_p, log_q, log_s)
 
     @abstractmethod
     def entropy_weight(self, iteration: Int[Array, ""]) -> Float[Array, ""]:

@@ -1,20 +1,22 @@
-"""Oracles: where the next component is sought, and how."""
+"""Oracles: where the next components are sought, and how."""
 
 from relbo.oracles.ascending import AscentOracle, GradientOracle, NaturalOracle
-from relbo.oracles.base import AbstractOracle, Proposal
+from relbo.oracles.base import AbstractOracle, Proposals
+from relbo.oracles.cloud import Cloud, make_cloud
 from relbo.oracles.joint import JointOracle
 from relbo.oracles.laplace import LaplaceOracle
-from relbo.oracles.starts import Starts, find_modes, mode_evaluations
+from relbo.oracles.starts import Starts, find_modes
 
 __all__ = [
     "AbstractOracle",
     "AscentOracle",
+    "Cloud",
     "GradientOracle",
     "JointOracle",
     "LaplaceOracle",
     "NaturalOracle",
-    "Proposal",
+    "Proposals",
     "Starts",
     "find_modes",
-    "mode_evaluations",
+    "make_cloud",
 ]

@@ -1,18 +1,21 @@
-"""The oracle that climbs: the best starts of the pool, moved uphill side by side, the best end kept."""
+"""The oracle that climbs: the best starts of the pool, moved uphill side by side, the best ends kept."""
 
 import equinox as eqx
 import jax
+import numpy as np
 import optax
 
-from relbo._compiled import compiled
 from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
 from relbo.estimate import Estimate
-from relbo.oracles.base import AbstractOracle, Proposal
-from relbo.oracles.starts import Starts, best_starts, pool_evaluations
+from relbo.oracles.base import AbstractOracle, Proposals
+from relbo.oracles.starts import Starts, best_starts, choose_diverse
+
+_APART = 0.25
+"""Nats below its peak at which the density of one proposal must be where the next one lies: 0.7 standard deviations."""
 
 
 class AscentOracle(AbstractOracle):
-    """Score the pool, move the `num_restarts` best and most different starts by `ascent`, keep the best end."""
+    """Score the pool, move the `num_restarts` best and most different starts by `ascent`, keep the best ends."""
 
     ascent: AbstractAscent
     num_restarts: int = eqx.field(static=True, default=6)
@@ -25,22 +28,25 @@ class AscentOracle(AbstractOracle):
     def check(self, family):
         self.ascent.check(family)
 
-    @compiled
-    def propose(self, key, target, mixture, modes, objective, estimator, iteration):
-        *pool_keys, ascent_key = jax.random.split(key, 4)
-        params = best_starts(
-            pool_keys, target.subsample(key), mixture, self.starts, modes, self.num_restarts, iteration
-        )
-        found = self.ascent.improve(ascent_key, target, mixture, objective, estimator, params, iteration)
-        best = found.best()
-        num_draws = self.ascent.num_draws * max(1, self.ascent.num_steps // 4)
-        value = Estimate(found.value[best], found.std_err[best], num_draws)
-        return Proposal(jax.tree.map(lambda leaf: leaf[best], found.params), value, found.num_nan)
+    def propose(self, key, door, cloud, modes, objective, estimator, iteration, most):
+        start_key, ascent_key = (jax.random.fold_in(key, index) for index in range(2))
+        params = best_starts(start_key, door, cloud, self.starts, modes, self.num_restarts, iteration)
+        found = self.ascent.improve(ascent_key, door, cloud.mixture, objective, estimator, params, iteration)
+        return chosen_of(cloud, found, most)
 
-    def num_evaluations(self, mixture):
-        return self.num_restarts * self.ascent.num_steps * self.ascent.num_draws + pool_evaluations(
-            self.starts, mixture.dim
-        )
+
+def chosen_of(cloud, found, most: int) -> Proposals:
+    """The best of what an ascent found, and others that differ from it; where nothing is finite, the first as it is."""
+    ranked = found.order()
+    best = int(ranked[0]) if len(ranked) else 0
+    value = Estimate(float(found.value[best]), float(found.std_err[best]), found.num_draws)
+    members = jax.tree.map(np.asarray, found.params)
+    chosen = np.asarray([best])
+    if most > 1 and len(ranked) > 1:
+        usable = jax.tree.map(lambda leaf: leaf[ranked], members)
+        order = choose_diverse(cloud, usable, found.value[ranked], min(most, len(ranked)), _APART)
+        chosen = ranked[order]
+    return Proposals(jax.tree.map(lambda leaf: leaf[chosen], members), value, found.num_nan)
 
 
 def NaturalOracle(  # reads as the class that it builds

@@ -1,28 +1,38 @@
-"""The protocol of a linear minimisation oracle: find the component that the mixture misses most."""
+"""The protocol of a linear minimisation oracle: find the components that the mixture misses most."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 
 import equinox as eqx
-from jaxtyping import Array, ArrayLike, Int, Key, PyTree
+import jax
+from jaxtyping import Array, Key, PyTree
 
+from relbo.door import Door
 from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
-from relbo.mixture import Mixture
 from relbo.objectives import AbstractEstimator, AbstractObjective
+from relbo.oracles.cloud import Cloud
 from relbo.oracles.starts import Starts
-from relbo.precondition import Whitened
 
 
-class Proposal(eqx.Module):
-    """A component that an oracle offers: its parameters, and its objective."""
+@dataclass(frozen=True)
+class Proposals:
+    """Components that an oracle offers, the best first, stacked; the objective of the best."""
 
     params: PyTree
     objective: Estimate
-    num_nan: Int[Array, ""]
+    num_nan: int
+
+    @property
+    def best(self) -> PyTree:
+        return jax.tree.map(lambda leaf: leaf[0], self.params)
+
+    def __len__(self) -> int:
+        return jax.tree.leaves(self.params)[0].shape[0]
 
 
 class AbstractOracle(eqx.Module):
-    """Settings of an oracle; `propose` is pure and compiled once per capacity."""
+    """Settings of an oracle."""
 
     starts: eqx.AbstractVar[Starts]
 
@@ -34,15 +44,12 @@ class AbstractOracle(eqx.Module):
     def propose(
         self,
         key: Key[Array, ""],
-        target: Whitened,
-        mixture: Mixture,
+        door: Door,
+        cloud: Cloud,
         modes: PyTree,
         objective: AbstractObjective,
         estimator: AbstractEstimator,
-        iteration: Int[ArrayLike, ""],
-    ) -> Proposal:
-        """The best component found, given the mixture so far and the modes known."""
-
-    @abstractmethod
-    def num_evaluations(self, mixture: Mixture) -> int:
-        """Evaluations of the target in one call of `propose`."""
+        iteration: int,
+        most: int,
+    ) -> Proposals:
+        """At most `most` components, different from each other, given draws of the mixture and the modes known."""

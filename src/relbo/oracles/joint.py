@@ -14,17 +14,17 @@ draws of its own, and is right also where the ascent has not quite arrived.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from relbo._compiled import compiled
-from relbo.ascent.base import improved, masked_mean, masked_std_err
-from relbo.ascent.gradient import default_optimizer, guarded_update
-from relbo.budgets import budget
-from relbo.estimate import Estimate
+from relbo.ascent.base import Improved, Tally, empty_tally, masked_mean, masked_std_err
+from relbo.ascent.gradient import default_optimizer, draws_of, guarded_update, own_densities, solid, surrogates
+from relbo.mixture import Numbers
 from relbo.objectives.estimators import combine
-from relbo.objectives.evaluate import log_density
-from relbo.oracles.base import AbstractOracle, Proposal
-from relbo.oracles.starts import Starts, best_starts, mixture_draws, pool_evaluations
+from relbo.oracles.ascending import chosen_of
+from relbo.oracles.base import AbstractOracle
+from relbo.oracles.starts import Starts, best_starts
 
 _LARGEST_LOGIT = 12.0  # weights below 1e-5, or that near to one, are of no use
 
@@ -48,65 +48,98 @@ class JointOracle(AbstractOracle):
     def check(self, family):
         del family  # every family will do
 
-    @compiled
-    def propose(self, key, target, mixture, modes, objective, estimator, iteration):
-        *pool_keys, draw_key, ascent_key = jax.random.split(key, 5)
-        sampled = target.subsample(key)
-        params = best_starts(pool_keys, sampled, mixture, self.starts, modes, self.num_restarts, iteration)
-        draws = mixture_draws(draw_key, sampled, mixture, known=jax.tree.leaves(params)[0].ravel())
-        found, _ = self.ascend(ascent_key, target, mixture, estimator, draws, params, iteration)
-        best = found.best()
-        value = Estimate(found.value[best], found.std_err[best], self.num_draws * max(1, self.num_steps // 4))
-        return Proposal(jax.tree.map(lambda leaf: leaf[best], found.params), value, found.num_nan)
+    def propose(self, key, door, cloud, modes, objective, estimator, iteration, most):
+        start_key, ascent_key = (jax.random.fold_in(key, index) for index in range(2))
+        params = best_starts(start_key, door, cloud, self.starts, modes, self.num_restarts, iteration)
+        found, _ = self.ascend(ascent_key, door, cloud, estimator, params, iteration)
+        return chosen_of(cloud, found, 1)
 
-    def num_evaluations(self, mixture):
-        moved = self.num_restarts * self.num_steps * self.num_draws
-        return moved + pool_evaluations(self.starts, mixture.dim) + budget(mixture.dim).pool_draws
-
-    def ascend(self, key, target, mixture, estimator, draws, params: PyTree, iteration):
+    def ascend(self, key, door, cloud, estimator, params: PyTree, iteration: int) -> tuple[Improved, np.ndarray]:
         """Each of a stack of components with its ELBO, and the weights that were found with them."""
-        optimizer = default_optimizer(self.learning_rate, self.num_steps)
+        family, there = cloud.mixture.family, _there(cloud, door.dtype)
+        state = _begin(self, params, np.asarray(-np.log(iteration + 1), door.dtype))  # gamma = 1 / (t + 2)
+        points = _draw(self, family, key, state.moving[0], np.asarray(0, np.int32))
+        last = self.num_steps - max(1, self.num_steps // 4)
+        for step in range(self.num_steps):
+            seen = door(points, "proposals", batch=(key, step))
+            args = (key, seen, points, there, state, np.asarray(step, np.int32), np.asarray(step <= last))
+            state, points = _step(self, cloud.mixture, estimator, *args)
+        value, std_err = state.tally.means()
+        num_draws, moved = self.num_draws * (self.num_steps - last), state.moving
+        found = Improved(moved[0], value, std_err, num_draws, int(state.tally.num_nan))
+        return found, np.asarray(jax.nn.sigmoid(moved[1]))
 
-        def loss(moving, step_key):
-            scalar, seen = self._surrogate(step_key, target.subsample(step_key), mixture, estimator, draws, *moving)
-            return -scalar, seen
 
-        def body(carry, step_key):
-            moving, state = carry
-            grads, seen = jax.grad(loss, has_aux=True)(moving, step_key)
-            (one, logit), state = guarded_update(optimizer, grads, state, moving)
-            logit = jnp.clip(logit, -_LARGEST_LOGIT, _LARGEST_LOGIT)
-            return ((mixture.family.project(one), logit), state), seen
+class _There(eqx.Module):
+    """Draws of the mixture, which does not move."""
 
-        def ascend_one(one_key, one):
-            start = (one, -jnp.log(jnp.asarray(iteration, mixture.dtype) + 1))  # gamma = 1 / (t + 2)
-            carry = (start, optimizer.init(start))
-            (moved, _), seen = jax.lax.scan(body, carry, jax.random.split(one_key, self.num_steps))
-            return moved, seen
+    points: Numbers
+    shares: Numbers
+    log_p: Numbers
+    log_q: Numbers
 
-        keys = jax.random.split(key, self.num_restarts)
-        (moved, logits), seen = jax.vmap(ascend_one, out_axes=(0, 1))(keys, params)
-        return improved(moved, *seen), jax.nn.sigmoid(logits)
 
-    def _surrogate(self, key, target, mixture, estimator, draws, params, logit):
-        """A scalar with the gradient of F, that by the component divided by gamma, which Adam does not see."""
-        family = mixture.family
-        frozen, gamma = jax.lax.stop_gradient((params, jax.nn.sigmoid(logit)))
+def _there(cloud, dtype) -> _There:
+    shares = cloud.shares.reshape(-1)
+    used = shares > 0
+    parts = (shares, cloud.log_p.reshape(-1), cloud.log_q.reshape(-1))
+    shares, log_p, log_q = (np.where(used, part, 0.0).astype(dtype) for part in parts)
+    return _There(cloud.points.reshape(-1, cloud.points.shape[-1]), shares, log_p, log_q)
 
-        def residual(point):
-            log_s = family.log_prob(frozen, point)
-            return _log_ratio(log_density(target, point), mixture.log_prob(point), log_s, jax.lax.stop_gradient(logit))
 
-        scalars, values = jax.vmap(
-            lambda point: estimator.surrogate(residual, lambda z: family.log_prob(params, z), point, 1.0)
-        )(family.sample(key, params, self.num_draws))
-        log_s = jax.vmap(lambda z: family.log_prob(frozen, z))(draws.points)
-        there = jnp.sum(draws.weights * _log_ratio(draws.log_p, draws.log_q, log_s, jax.lax.stop_gradient(logit)))
-        own = masked_mean(values)
-        slope = jnp.where(jnp.isfinite(own), jax.lax.stop_gradient(own - there), 0.0)
-        scalar = combine(estimator, scalars, values) + jax.nn.sigmoid(logit) * slope
-        elbo = (1 - gamma) * there + gamma * own
-        return scalar, (elbo, gamma * masked_std_err(values), jnp.sum(jnp.isnan(values)))
+class _State(eqx.Module):
+    moving: PyTree
+    """Components and the logits of their weights, stacked."""
+    optimizer: PyTree
+    tally: Tally
+
+
+@compiled
+def _begin(oracle, params, logit) -> _State:
+    leaf = jax.tree.leaves(params)[0]
+    moving = (params, jnp.full(leaf.shape[0], logit))
+    optimizer = default_optimizer(oracle.learning_rate, oracle.num_steps)
+    return _State(moving, jax.vmap(optimizer.init)(moving), empty_tally(leaf.shape[0], leaf.dtype))
+
+
+@compiled
+def _draw(oracle, family, key, params, step):
+    draws = draws_of(family, key, step, params, oracle.num_draws)
+    return draws.reshape(-1, draws.shape[-1])
+
+
+@compiled
+def _step(oracle, mixture, estimator, key, seen, points, there: _There, state, step, fresh):
+    """Follow the gradient of F, that by the component divided by gamma, which Adam does not see."""
+    family, (params, logits) = mixture.family, state.moving
+    shape = (-1, oracle.num_draws)
+    gamma, q = jax.nn.sigmoid(logits), mixture.at(points)
+    log_s, slope_s = own_densities(family, params, points.reshape(*shape, points.shape[1]))
+    each_logit = jnp.repeat(logits, oracle.num_draws)
+    by_s = jax.nn.sigmoid(each_logit + log_s - q.log_q)[:, None]  # the share of s in the mixture after the step
+    values = _log_ratio(seen.values, q.log_q, log_s, each_logit)
+    values, slopes = solid(values, seen.slopes - (1 - by_s) * q.slope - by_s * slope_s)
+    values = values.reshape(shape)
+    log_there = family.log_probs(params, there.points).T
+    ratios = _log_ratio(there.log_p, there.log_q, log_there, logits[:, None])
+    elsewhere, own = ratios @ there.shares, masked_mean(values)
+    pull = jnp.where(jnp.isfinite(own), own - elsewhere, 0.0)
+
+    def loss(moving):
+        scalars = surrogates(estimator, family, key, step, moving[0], slopes, 1.0, oracle.num_draws)
+        parts = jax.vmap(lambda s, v: combine(estimator, s, v))(scalars, values)
+        return -jnp.sum(parts + jax.nn.sigmoid(moving[1]) * pull)
+
+    grads = jax.grad(loss)(state.moving)
+    optimizer = default_optimizer(oracle.learning_rate, oracle.num_steps)
+    update = jax.vmap(lambda g, s, p: guarded_update(optimizer, g, s, p))
+    (moved, logits), inner = update(grads, state.optimizer, state.moving)
+    moved = jax.vmap(family.project)(moved)
+    logits = jnp.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT)
+    elbo, num_nan = (1 - gamma) * elsewhere + gamma * own, jnp.sum(jnp.isnan(values))
+    tally = state.tally.add(elbo, gamma * masked_std_err(values), num_nan, fresh)
+    draws = draws_of(family, key, step + 1, moved, oracle.num_draws)
+    return _State((moved, logits), inner, tally), draws.reshape(-1, draws.shape[-1])
 
 
 def _log_ratio(log_p, log_q, log_s, logit) -> Float[Array, "..."]:

@@ -1,17 +1,21 @@
 r"""The residual-Laplace oracle of Guo et al. (2016): a mode of $\log p - \log q$, with the curvature found there."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from relbo._compiled import compiled
-from relbo.ascent import lbfgs_evaluations, lbfgs_paths
-from relbo.ascent.curvature import laplace_factor
-from relbo.budgets import budget
-from relbo.estimate import from_draws
+from relbo.ascent import lbfgs_paths
+from relbo.ascent.curvature import laplace_factors
+from relbo.door import Seen
+from relbo.estimate import Estimate
 from relbo.families import DENSE_LIMIT
-from relbo.oracles.base import AbstractOracle, Proposal
-from relbo.oracles.starts import Starts, best_starts, mixture_draws, pool_evaluations, score
+from relbo.mixture import locations_of
+from relbo.oracles.base import AbstractOracle, Proposals
+from relbo.oracles.starts import Starts, best_starts, score
 
 _FINAL_DRAWS = 256
 
@@ -30,35 +34,53 @@ class LaplaceOracle(AbstractOracle):
     def check(self, family):
         del family
 
-    @compiled
-    def propose(self, key, target, mixture, modes, objective, estimator, iteration):
-        *pool_keys, draw_key, score_key = jax.random.split(key, 5)
-        begun = best_starts(pool_keys, target, mixture, self.starts, modes, self.num_restarts, iteration)
-        walked = self._walk(target, mixture, begun)
-        params = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), begun, walked)
-        draws = mixture_draws(draw_key, target, mixture, known=jax.tree.leaves(walked)[0].ravel())
-        found = score(score_key, target, mixture, draws, params, _FINAL_DRAWS)
-        best = jnp.argmax(jnp.where(jnp.isfinite(found.gain), found.gain, -jnp.inf))
-        one, chosen = jax.tree.map(lambda leaf: leaf[best], (params, found))
-        values = objective.residual(chosen.log_p, chosen.log_q, chosen.log_s, iteration)
-        return Proposal(one, from_draws(values), jnp.sum(jnp.isnan(chosen.log_p)))
+    def propose(self, key, door, cloud, modes, objective, estimator, iteration, most):
+        start_key, score_key = (jax.random.fold_in(key, index) for index in range(2))
+        begun = best_starts(start_key, door, cloud, self.starts, modes, self.num_restarts, iteration)
+        walked = self._walk(door, cloud.mixture, begun)
+        params = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), begun, walked)
+        gains, own = score(score_key, door, cloud, params, _FINAL_DRAWS)
+        best = int(np.argmax(np.where(np.isfinite(gains), gains, -np.inf)))
+        args = (own.log_p[best], own.log_q[best], own.log_s[best], np.asarray(iteration, np.int32))
+        values = np.asarray(_residuals(objective, *args), np.float64)
+        value = Estimate(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))), len(values))
+        return Proposals(
+            jax.tree.map(lambda leaf: leaf[best : best + 1], params), value, int(np.isnan(own.log_p[best]).sum())
+        )
 
-    def num_evaluations(self, mixture):
-        final = budget(mixture.dim).pool_draws + 2 * self.num_restarts * _FINAL_DRAWS
-        return pool_evaluations(self.starts, mixture.dim) + lbfgs_evaluations(self.num_restarts, self.num_steps) + final
+    def _walk(self, door, mixture, params):
+        def residual(at) -> Seen:
+            return _less(mixture, at, door(at, "proposals"))
 
-    def _walk(self, target, mixture, params):
-        def residual(point):
-            return target.log_density(point) - mixture.log_prob(point)
+        starts = np.asarray(locations_of(mixture.family, params))
+        ends = lbfgs_paths(residual, starts, self.num_steps, 1)[:, -1]
+        if door.dim > DENSE_LIMIT:
+            return _moved(mixture.family, params, ends)
 
-        points = jax.vmap(mixture.family.location)(params)
-        ends = lbfgs_paths(residual, points, self.num_steps, 1, target.points_at_once)[:, -1]
-        if target.dim > DENSE_LIMIT:
-            return jax.vmap(lambda end, p: mixture.family.move(p, end, jnp.zeros((), end.dtype)))(ends, params)
+        def slopes(at):
+            return np.asarray(residual(at.astype(door.dtype)).slopes, np.float64)
 
-        def member(end):
-            factor = laplace_factor(residual, end, target.twice_differentiable)
-            eye = jnp.eye(target.dim, dtype=target.dtype)
-            return mixture.family.init(end, jnp.where(jnp.all(jnp.isfinite(factor)), factor, eye))
+        factors = laplace_factors(slopes, ends.astype(np.float64))
+        factors = np.where(np.isfinite(factors).all((1, 2), keepdims=True), factors, np.eye(door.dim))
+        return _members(mixture.family, ends, factors.astype(ends.dtype))
 
-        return jax.vmap(member)(ends)
+
+@compiled
+def _less(mixture, points, seen: Seen) -> Seen:
+    q = mixture.at(points)
+    return Seen(seen.values - q.log_q, seen.slopes - q.slope)
+
+
+@compiled
+def _residuals(objective, log_p, log_q, log_s, iteration):
+    return jax.vmap(lambda p, q, s: objective.residual(p, q, s, iteration))(log_p, log_q, log_s)
+
+
+@partial(compiled, runs_once=True)
+def _moved(family, params, ends):
+    return jax.vmap(lambda p, end: family.move(p, end, jnp.zeros((), end.dtype)))(params, ends)
+
+
+@partial(compiled, runs_once=True)
+def _members(family, points, factors):
+    return jax.vmap(family.init)(points, factors)

@@ -13,22 +13,33 @@ A start's score is the gain of the best step towards it, $\max_\gamma \mathrm{EL
 """
 
 from functools import partial
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Key, PyTree
 
-from relbo._compiled import compiled, host_split
-from relbo.ascent.base import masked_mean
-from relbo.budgets import FEW, budget
-from relbo.families import DENSE_LIMIT
-from relbo.mixture import Mixture, after, map_chunks
-from relbo.precondition import Whitened, curvature, curvature_evaluations, scattered, walk, walk_evaluations
+from relbo._compiled import compiled
+from relbo.ascent import lbfgs_paths
+from relbo.ascent.curvature import laplace_factors
+from relbo.budgets import FEW
+from relbo.door import Door
+from relbo.families import DENSE_LIMIT, AbstractFamily
+from relbo.mixture import Mixture, draw_each, locations_of, log_densities, log_mixture, stack
+from relbo.oracles.cloud import Cloud, log_densities_of
+from relbo.whitening import Whitened
 
 _LOG_STEPS = np.log(2.0) * -np.arange(1, 13)  # gamma from 1/2 to 2^-12
 _INFLATION = 1.5
+_WALK_STEPS = 100
+_MORE_WALKS = 3
+"""So many times again as many walks, where the first ones end in different places."""
+_SAME_END = 0.5
+"""Standard deviations (in every coordinate) within which two ends of walks are one mode."""
+_SCORED = 512
+"""Draws of the mixture against which starts are scored."""
 
 
 class Starts(eqx.Module):
@@ -54,207 +65,251 @@ class Starts(eqx.Module):
         return self.size == 1 and not self.num_residual
 
 
-def find_modes(key: Key[Array, ""], target: Whitened, family, starts: Starts) -> PyTree:
+def find_modes(key: Key[Array, ""], door: Door, family: AbstractFamily, starts: Starts) -> PyTree:
     """Members of the family at the ends of L-BFGS runs from scattered points, with the curvature there.
 
     Half of the points lie in the model's own coordinates, around the example at widths from 0.3 to 30, the others in
     whitened ones, around the origin at widths from 1 to 300: what is far away is sought on the scale of the model and
     on that of the mode already found.
     """
-    walk_key, curvature_key = host_split(key, 2)
-    own = np.arange(starts.num_modes) % 2 == 0
-    example = np.asarray(target.target.initial)[0]
-    centers = np.where(own[:, None], example, np.zeros_like(example))
-    log_widths = np.where(own, -0.5, 0.5).astype(target.dtype)
+    num, target = starts.num_modes, door.target
+    own = np.arange(num) % 2 == 0
+    points = _scattered_starts(key, door, own)
     if not target.differentiable:
-        return _scattered_members(walk_key, target, family, centers, log_widths, own)
-    ends = np.asarray(walk(walk_key, target, centers, log_widths, own))[:, -1]
-    if target.dim > DENSE_LIMIT:
-        return _members(family, ends, None)
-    return _members(family, ends, curvature(curvature_key, target, ends)[0])
+        whitened = np.where(own[:, None], np.asarray(_whitened(target, points + _example(target))), points)
+        return _members(family, whitened, np.ones_like(whitened))
+    ends = _walked(door, points, own)
+    if door.dim > DENSE_LIMIT:
+        return _members(family, ends, 0.5 * np.ones_like(ends))
+    chosen = _different(ends, door.numbers(ends, "walks")[0], num)
+    for more in range(1, _MORE_WALKS + 1):
+        if len(chosen) == 1:  # few walks will do where they agree
+            break
+        again = _walked(door, _scattered_starts(jax.random.fold_in(key, more), door, own), own)
+        ends = np.concatenate([ends[chosen], again])
+        chosen = _different(ends, door.numbers(ends, "walks")[0], num)
+    ends = ends[np.resize(chosen, num)]
+    factors = laplace_factors(lambda at: door.numbers(at, "curvature")[1], ends[: len(chosen)].astype(np.float64))
+    factors = np.where(np.isfinite(factors).all((1, 2), keepdims=True), factors, 0.1 * np.eye(door.dim))
+    return _members(family, ends, np.resize(factors, (num, *factors.shape[1:])).astype(ends.dtype))
+
+
+def disagree(family: AbstractFamily, modes: PyTree) -> bool:
+    """Whether members found at modes lie in different places, by the standard deviations of the first."""
+    if modes is None:
+        return False
+    locations = np.asarray(locations_of(family, modes))
+    return bool(np.max(np.linalg.norm(locations - locations[0], axis=1)) > _SAME_END * np.sqrt(locations.shape[1]))
+
+
+def _scattered_starts(key, door: Door, own: np.ndarray) -> np.ndarray:
+    return scattered(key, np.zeros((len(own), door.dim)), np.where(own, -0.5, 0.5), door.dtype)
+
+
+def _walked(door: Door, points: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """The ends of walks from `points`, in whitened coordinates; those of `own` are walked in the model's."""
+    ends = np.array(points)
+    ends[own] = np.asarray(_whitened(door.target, _walked_in_own(door, points[own]) + _example(door.target)))
+    ends[~own] = lbfgs_paths(lambda at: door(at, "walks"), points[~own], _WALK_STEPS, 1)[:, -1]
+    return ends
+
+
+def scattered(key, centers: np.ndarray, log_widths: np.ndarray, dtype) -> np.ndarray:
+    """Points around `centers`, at widths of up to two orders of magnitude from `10**log_widths` on."""
+    num, dim = centers.shape
+    noise = np.random.default_rng(np.asarray(jax.random.key_data(key))).standard_normal((num, dim))
+    powers = log_widths + 2 * (np.arange(num) * 0.618034 % 1)  # evenly over the widths, in no order
+    return (centers + 10 ** powers[:, None] * noise).astype(dtype)
+
+
+def _example(target) -> np.ndarray:
+    return np.asarray(target.target.initial)[0]
+
+
+def _walked_in_own(door: Door, offsets: np.ndarray) -> np.ndarray:
+    """Ends of walks in the model's coordinates: a far mode need not look round in the coordinates of another."""
+    family = door.target.family
+    own = Whitened(door.target.target, family, _unscaled(family, _example(door.target)))
+    through = door.through(own)
+    return lbfgs_paths(lambda at: through(at, "walks"), offsets, _WALK_STEPS, 1)[:, -1]
+
+
+def _different(ends: np.ndarray, values: np.ndarray, most: int) -> np.ndarray:
+    """The highest ends that differ from each other, at the most `most`."""
+    chosen: list[int] = []
+    ranked = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
+    for end in ranked:
+        apart = all(np.linalg.norm(ends[end] - ends[one]) > _SAME_END * np.sqrt(ends.shape[1]) for one in chosen)
+        if (apart and np.isfinite(values[end]) and len(chosen) < most) or not chosen:
+            chosen.append(int(end))
+    return np.asarray(chosen)
+
+
+def _whitened(target: Whitened, points):
+    return _solved(target.family, target.params, points)
+
+
+@partial(compiled, runs_once=True)
+def _solved(family, params, points):
+    return jax.vmap(lambda z: family.scale.solve(params.scale, z - params.loc))(points)
+
+
+@partial(compiled, runs_once=True)
+def _unscaled(family, loc):
+    params = family.init(loc, jnp.ones_like(loc))
+    return eqx.tree_at(lambda p: p.scale, params, jax.tree.map(jnp.zeros_like, params.scale))
 
 
 @partial(compiled, runs_once=True)
 def _members(family, points, factors):
-    if factors is None:
-        return jax.vmap(lambda point: family.init(point, 0.5 * jnp.ones_like(point)))(points)
-
-    def member(point, factor):
-        eye = jnp.eye(point.shape[0], dtype=point.dtype)
-        return family.init(point, jnp.where(jnp.all(jnp.isfinite(factor)), factor, 0.1 * eye))
-
-    return jax.vmap(member)(points, factors)
+    return jax.vmap(family.init)(points, factors)
 
 
 @partial(compiled, runs_once=True)
-def _scattered_members(key, target, family, centers, log_widths, own):
-    """Without gradients nothing walks: unit members where the walks would begin."""
-    points = scattered(key, centers, log_widths)
-
-    def member(point, is_own):
-        return family.init(jnp.where(is_own, target.whiten(point), point), jnp.ones_like(point))
-
-    return jax.vmap(member)(points, own)
+def _moved(family, params, points, log_widths):
+    return jax.vmap(family.move)(params, points, log_widths)
 
 
-def mode_evaluations(target: Whitened, starts: Starts) -> int:
-    """Gradient evaluations of `find_modes`."""
-    if not target.differentiable:
-        return 0
-    curved = curvature_evaluations(starts.num_modes, target.dim) if target.dim <= DENSE_LIMIT else 0
-    return walk_evaluations(starts.num_modes) + curved
+def start_pool(key, door: Door, cloud: Cloud | None, family, starts: Starts, modes: PyTree, iteration: int) -> PyTree:
+    """All starts, stacked, modes first. Over the iterations all initial points have their turn."""
 
-
-def start_pool(
-    key: Key[Array, ""],
-    target: Whitened,
-    mixture: Mixture,
-    starts: Starts,
-    modes: PyTree,
-    draws: "Draws | None",
-    iteration,
-) -> PyTree:
-    """All starts, stacked. `draws` are draws of the mixture; over the iterations all initial points have their turn."""
-
-    def unit(point):
-        return mixture.family.init(point, jnp.ones_like(point))
+    def units(points):
+        return _members(family, points, np.ones_like(points))
 
     parts = [modes] if starts.num_modes else []
-    if starts.num_residual and draws is not None:
-        parts.append(_residual_starts(key, target, mixture, starts.num_residual, draws))
+    if starts.num_residual and cloud is not None:
+        parts.append(_residual_starts(key, door, cloud, starts.num_residual))
     if starts.num_initial:
-        turn = (iteration * starts.num_initial + jnp.arange(starts.num_initial)) % target.target.initial.shape[0]
-        parts.append(jax.vmap(unit)(target.initial[turn]))
+        initial = np.asarray(door.target.target.initial)
+        turn = (iteration * starts.num_initial + np.arange(starts.num_initial)) % len(initial)
+        parts.append(units(np.asarray(_whitened(door.target, initial[turn]))))
     if starts.num_random:
-        random_key = jax.random.fold_in(key, 1)
-        parts.append(jax.vmap(unit)(jax.random.normal(random_key, (starts.num_random, target.dim), target.dtype)))
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+        parts.append(units(_random_points(jax.random.fold_in(key, 1), starts.num_random, door.dim, door.dtype)))
+    return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *parts)
 
 
-def pool_evaluations(starts: Starts, dim: int) -> int:
-    """Evaluations of making and scoring a pool (values only)."""
-    if starts.needs_no_choice:
-        return 0
-    return starts.size * starts.num_draws + (2 if starts.num_residual else 1) * budget(dim).pool_draws
+@compiled
+def _random_points(key, num, dim, dtype):
+    return jax.random.normal(key, (num, dim), dtype)
 
 
-def _residual_starts(key, target, mixture, num, draws: "Draws"):
-    family = mixture.family
-    log_inflation = jnp.log(jnp.asarray(_INFLATION, mixture.dtype))
-    inflated = jax.vmap(lambda p: family.move(p, family.location(p), log_inflation))(mixture.params)
-    wide = eqx.tree_at(lambda m: m.params, mixture, inflated)
-    each = draws.points.shape[0] // mixture.capacity
-    slots = jnp.arange(draws.points.shape[0]) // each
+def _residual_starts(key, door: Door, cloud: Cloud, num: int) -> PyTree:
+    mixture, family = cloud.mixture, cloud.mixture.family
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    each = max(1, min(cloud.num_each, _SCORED // cloud.num_components))
+    slots = np.repeat(np.arange(cloud.num_components), each)
+    locations = np.asarray(locations_of(family, mixture.params))
     # A draw moved away from its component's location is a draw of the inflated component.
-    locations = jax.vmap(family.location)(mixture.params)[slots]
-    points = after(draws.log_p, locations + _INFLATION * (draws.points - locations))
-    log_p, log_q, log_wide = jax.vmap(lambda z: (target.log_density(z), mixture.log_prob(z), wide.log_prob(z)))(points)
-    residual = jnp.where(mixture.active[slots], log_p - log_q, jnp.nan)
-    excess = jnp.log(jnp.maximum(residual - masked_mean(residual), 1e-3))
-    log_chance = mixture.log_weights[slots] + log_p - log_wide + excess
-    log_chance = jnp.where(jnp.isfinite(log_chance), log_chance, -jnp.inf)
-    log_chance = jnp.where(jnp.any(jnp.isfinite(log_chance)), log_chance, mixture.log_weights[slots])
-    picked = jax.random.categorical(key, log_chance, shape=(num,))
-    log_widths = jnp.linspace(-1.0, 0.4, 5, dtype=mixture.dtype)[jnp.arange(num) % 5]  # the picks are in random order
-
-    def start(pick, log_width):
-        return family.move(mixture.component(slots[pick]), points[pick], log_width)
-
-    return jax.vmap(start)(picked, log_widths)
-
-
-class Draws(eqx.Module):
-    """Stratified draws of the mixture with log p and log q there, shared by all scores."""
-
-    points: Float[Array, "num dim"]
-    weights: Float[Array, " num"]
-    log_p: Float[Array, " num"]
-    log_q: Float[Array, " num"]
+    inner = cloud.points[:, :each].reshape(len(slots), -1)
+    points = (locations[slots] + _INFLATION * (inner - locations[slots])).astype(door.dtype)
+    log_p, _ = door.numbers(points, "starts")
+    log_widen = np.full(mixture.capacity, np.log(_INFLATION), door.dtype)
+    wide = _moved(family, mixture.params, locations, log_widen)
+    log_q = log_mixture(log_densities(family, mixture.params, points), cloud.weights)
+    log_wide = log_mixture(log_densities(family, wide, points), cloud.weights)
+    with np.errstate(invalid="ignore"):
+        residual = log_p - log_q
+        residual = np.where(np.isfinite(residual), residual, np.nan)
+        mean = np.nanmean(residual) if np.isfinite(residual).any() else 0.0
+        excess = np.log(np.maximum(residual - mean, 1e-3))
+        log_chance = np.log(cloud.weights[slots]) + log_p - log_wide + excess
+    log_chance = np.where(np.isfinite(log_chance), log_chance, -np.inf)
+    if not np.isfinite(log_chance).any():
+        log_chance = np.log(cloud.weights[slots])
+    picked = np.argmax(log_chance + rng.gumbel(size=(num, len(slots))), axis=1)
+    log_widths = np.linspace(-1.0, 0.4, 5)[np.arange(num) % 5].astype(door.dtype)  # the picks are in random order
+    members = jax.tree.map(lambda leaf: np.asarray(leaf)[slots[picked]], mixture.params)
+    return _moved(family, members, points[picked], log_widths)
 
 
-def mixture_draws(key: Key[Array, ""], target: Whitened, mixture: Mixture, known: Array | None = None) -> Draws:
-    """As many as the budget has; those not finite get weight zero. See `mixture.after` for `known`."""
-    each = max(1, budget(target.dim).pool_draws // mixture.capacity)
-    points = mixture.sample_stratified(key, each).reshape(-1, target.dim)
-    points = points if known is None else after(known, points)
-    weights = jnp.repeat(jnp.exp(mixture.log_weights) / each, each)
-    log_p, log_q = jax.vmap(lambda z: (target.log_density(z), mixture.log_prob(z)))(points)
-    finite = jnp.isfinite(log_p) & jnp.isfinite(log_q)
-    weights = jnp.where(finite, weights, 0.0)
-    return Draws(points, weights / weights.sum(), jnp.where(finite, log_p, 0.0), jnp.where(finite, log_q, 0.0))
+def score(key, door: Door, cloud: Cloud, members: PyTree, num_draws: int) -> tuple[np.ndarray, "OwnDraws"]:
+    """The gain of the best step towards each of a stack of members, NaN where most of its draws are not finite.
 
-
-class Score(eqx.Module):
-    """The gain of the best step towards a component, NaN where most of its draws are not finite; and at those draws:"""
-
-    gain: Float[Array, ""]
-    log_p: Float[Array, " num"]
-    log_q: Float[Array, " num"]
-    log_s: Float[Array, " num"]
-
-
-def score(
-    key: Key[Array, ""], target: Whitened, mixture: Mixture, draws: Draws, params: PyTree, num_draws: int
-) -> Score:
-    """Score each of a stack of components with `num_draws` draws of its own, and the mixture's `draws`.
-
-    All draw by the same key: with common random numbers the better of two is told more surely.
+    Each is scored by draws of its own and by the cloud's.
     """
+    own = draw_own(key, door, cloud, members, num_draws)
+    each = max(1, min(cloud.num_each, _SCORED // cloud.num_components))
+    shares = cloud.shares[:, :each].reshape(-1)
+    shares = shares / max(shares.sum(), np.finfo(float).tiny)
+    used = shares > 0
+    there_p, there_q = (part[:, :each].reshape(-1)[used] for part in (cloud.log_p, cloud.log_q))
+    points = cloud.points[:, :each].reshape(-1, door.dim)[used]
+    there_s = log_densities_of(cloud.mixture, members, points).T
+    shares = shares[used]
+    before = float(shares @ (there_p - there_q))
+    gains = np.full(len(own.log_p), np.nan)
+    solid = np.isfinite(own.log_p).mean(axis=1) > 0.5
+    for log_step in _LOG_STEPS:
+        step, log_rest = np.exp(log_step), np.log1p(-np.exp(log_step))
+        with np.errstate(invalid="ignore"):
+            there = (there_p - np.logaddexp(log_rest + there_q, log_step + there_s)) @ shares
+            values = own.log_p - np.logaddexp(log_rest + own.log_q, log_step + own.log_s)
+        count = np.isfinite(values).sum(axis=1)
+        mean = np.where(np.isfinite(values), values, 0.0).sum(axis=1) / np.maximum(count, 1)
+        gains = np.fmax(gains, np.where(solid, (1 - step) * there + step * mean - before, np.nan))
+    return gains, own
 
-    def one_score(one):
-        own = mixture.family.sample(key, one, num_draws)
-        own_p, own_q = jax.vmap(lambda z: (target.log_density(z), mixture.log_prob(z)))(own)
-        log_s = jax.vmap(lambda z: mixture.family.log_prob(one, z))(jnp.concatenate([own, draws.points]))
-        own_s, there_s = log_s[:num_draws], log_s[num_draws:]
 
-        def after(log_step):
-            log_rest = jnp.log1p(-jnp.exp(log_step))
-            there = draws.log_p - jnp.logaddexp(log_rest + draws.log_q, log_step + there_s)
-            own_values = own_p - jnp.logaddexp(log_rest + own_q, log_step + own_s)
-            share = jnp.isfinite(own_values).mean()
-            own_mean = jnp.where(share > 0.5, masked_mean(own_values), jnp.nan)
-            return (1 - jnp.exp(log_step)) * jnp.sum(draws.weights * there) + jnp.exp(log_step) * own_mean
+class OwnDraws(NamedTuple):
+    """Log densities at draws of each of a stack of members, (stack, num)."""
 
-        before = jnp.sum(draws.weights * (draws.log_p - draws.log_q))
-        gain = jnp.max(jax.vmap(after)(jnp.asarray(_LOG_STEPS, mixture.dtype))) - before
-        return Score(gain, own_p, own_q, own_s)
-
-    return map_chunks(one_score, params, 16)
+    log_p: np.ndarray
+    log_q: np.ndarray
+    log_s: np.ndarray
+    """Of the member itself."""
+    log_each: np.ndarray
+    """(stack, num, capacity): of every slot of the mixture."""
 
 
-def best_starts(keys, target: Whitened, mixture: Mixture, starts: Starts, modes: PyTree, num: int, iteration) -> PyTree:
+def draw_own(
+    key, door: Door, cloud: Cloud, members: PyTree, num_draws: int, mixture: Mixture | None = None
+) -> OwnDraws:
+    """Draw from members, and evaluate: `log_each` for the slots of `mixture`, by default those of the cloud's."""
+    old, num = cloud.mixture, jax.tree.leaves(members)[0].shape[0]
+    points, log_s = [], []
+    for begin in range(0, num, old.capacity):
+        some = jax.tree.map(lambda leaf, at=begin: np.asarray(leaf)[at : at + old.capacity], members)
+        size = jax.tree.leaves(some)[0].shape[0]
+        stacked = stack(some, old.capacity)
+        round_key = jax.random.fold_in(key, begin)
+        draws = np.asarray(draw_each(round_key, Mixture(old.family, stacked, old.log_weights), num_draws))
+        points.append(draws[: size * num_draws])
+        each = log_densities(old.family, stacked, points[-1]).reshape(size, num_draws, -1)
+        log_s.append(each[np.arange(size), :, np.arange(size)])
+    flat, shape = np.concatenate(points), (num, num_draws)
+    log_each = log_densities(old.family, (mixture or old).params, flat).reshape(*shape, -1)
+    log_p, _ = door.numbers(flat, "starts" if mixture is None else "weights")
+    return OwnDraws(log_p.reshape(shape), log_mixture(log_each, cloud.weights), np.concatenate(log_s), log_each)
+
+
+def best_starts(key, door: Door, cloud: Cloud, starts: Starts, modes: PyTree, num: int, iteration: int) -> PyTree:
     """`num` starts of the pool, stacked: the best and most different ones, and up to two thirds residual draws.
 
     Scores are noisy where little is left to gain, and then the chance with which residual draws were made is the better
-    guide. `keys` are three: every split inside a program is a random generator more to compile.
+    guide.
     """
-    pool_key, draw_key, score_key = keys
+    pool_key, score_key = (jax.random.fold_in(key, index) for index in range(2))
+    family = cloud.mixture.family
     if starts.needs_no_choice:
-        return start_pool(pool_key, target, mixture, starts, modes, None, iteration)
-    draws = mixture_draws(draw_key, target, mixture)
-    pool = start_pool(pool_key, target, mixture, starts, modes, draws, iteration)
-    gains = score(score_key, target, mixture, draws, pool, starts.num_draws).gain
+        return start_pool(pool_key, door, None, family, starts, modes, iteration)
+    pool = start_pool(pool_key, door, cloud, family, starts, modes, iteration)
+    gains, _ = score(score_key, door, cloud, pool, starts.num_draws)
     num_residual = min(starts.num_residual, 2 * num // 3)
     first_residual = starts.num_modes  # the order of `start_pool`
-    chosen = jnp.append(
-        choose_diverse(mixture.family, pool, gains, num - num_residual),
-        first_residual + jnp.arange(num_residual),
-    )
-    return jax.tree.map(lambda leaf: leaf[chosen], pool)
+    chosen = choose_diverse(cloud, pool, gains, num - num_residual, 0.5 * door.dim)
+    chosen = np.append(chosen, first_residual + np.arange(num_residual))
+    return jax.tree.map(lambda leaf: leaf[np.resize(chosen, num)], pool)
 
 
-def choose_diverse(family, params: PyTree, scores: Float[Array, " num"], num_chosen: int) -> Int[Array, " num_chosen"]:
-    """The best starts, each outside the bulk of those chosen before it (as far as there are any)."""
-    locations = jax.vmap(family.location)(params)
-    dim = locations.shape[1]
-    ranked = jnp.where(jnp.isfinite(scores), scores, -jnp.inf)
-
-    def pick(available, _):
-        best = jnp.argmax(available)
-        chosen = jax.tree.map(lambda leaf: leaf[best], params)
-        peak = family.log_prob(chosen, family.location(chosen))
-        # For a normal, within the radius sqrt(dim): the log density is less than dim / 2 below its peak.
-        near = jax.vmap(lambda loc: family.log_prob(chosen, loc))(locations) > peak - 0.5 * dim
-        return jnp.where(near.at[best].set(True), available - 1e6, available), best
-
-    return jax.lax.scan(pick, ranked, length=num_chosen)[1]
+def choose_diverse(cloud: Cloud, members: PyTree, scores: np.ndarray, num: int, nats: float) -> np.ndarray:
+    """The best members, each where those chosen before it are `nats` below their peaks; then whatever is best."""
+    locations = np.asarray(locations_of(cloud.mixture.family, members))
+    cross = log_densities_of(cloud.mixture, members, locations)  # [at, of]
+    peaks = np.diagonal(cross)
+    ranked = np.argsort(-np.where(np.isfinite(scores), scores, -np.inf), kind="stable")
+    chosen: list[int] = []
+    rest: list[int] = []
+    for member in ranked:
+        near = any(cross[member, one] > peaks[one] - nats for one in chosen)
+        (rest if near else chosen).append(int(member))
+    return np.asarray((chosen + rest)[:num], int)

@@ -5,9 +5,11 @@ weight is a *drop step*, and empties its slot.
 """
 
 import equinox as eqx
-import jax.numpy as jnp
+import numpy as np
 
-from relbo.steps.base import AbstractStep, WeightUpdate, search, to_log_weights, weight_problem
+from relbo.steps.base import AbstractStep, WeightProblem, WeightUpdate, search, unit
+
+_ROUNDING = 10 * np.finfo(float).eps  # what a drop step leaves behind
 
 
 class Away(AbstractStep):
@@ -15,24 +17,18 @@ class Away(AbstractStep):
 
     kinds = ("frank-wolfe", "away")
     monotone = True
+    at_once = 1
     num_draws: int = eqx.field(static=True, default=256)
 
-    def init(self, dtype):
-        return ()
-
-    def update(self, key, target, mixture, slot, iteration, memory):
-        problem = weight_problem(key, target, mixture, slot, self.num_draws)
-        weights = problem.inside(jnp.exp(mixture.log_weights))
+    def update(self, problem, mixture, slots, iteration, memory):
+        weights = problem.inside
         gradient = problem.gradient(weights)
-        worst = _worst(mixture, gradient)
-        basis = jnp.eye(mixture.capacity, dtype=mixture.dtype)
-        towards, away = basis[slot] - weights, weights - basis[worst]
-        go_away = (away @ gradient < towards @ gradient) & (weights[worst] < 1)
-        direction = jnp.where(go_away, away, towards)
-        # At weight 1 there is nothing to move the weight to; the division is guarded, the branch is not taken.
-        largest_away = weights[worst] / jnp.maximum(1 - weights[worst], jnp.finfo(mixture.dtype).eps)
-        gamma = search(problem, weights, direction, jnp.where(go_away, largest_away, 1.0).astype(mixture.dtype))
-        return _along(problem, weights, direction, gamma, go_away.astype(int)), memory
+        worst = _worst(problem, gradient)
+        towards, away = unit(len(weights), slots[0]) - weights, weights - unit(len(weights), worst)
+        if away @ gradient < towards @ gradient and weights[worst] < 1:
+            gamma = search(problem, weights, away, weights[worst] / (1 - weights[worst]))
+            return _along(problem, weights, away, gamma, 1), memory
+        return _along(problem, weights, towards, search(problem, weights, towards, 1.0), 0), memory
 
 
 class Pairwise(AbstractStep):
@@ -40,26 +36,21 @@ class Pairwise(AbstractStep):
 
     kinds = ("pairwise",)
     monotone = True
+    at_once = 1
     num_draws: int = eqx.field(static=True, default=256)
 
-    def init(self, dtype):
-        return ()
-
-    def update(self, key, target, mixture, slot, iteration, memory):
-        problem = weight_problem(key, target, mixture, slot, self.num_draws)
-        weights = problem.inside(jnp.exp(mixture.log_weights))
-        worst = _worst(mixture, problem.gradient(weights))
-        basis = jnp.eye(mixture.capacity, dtype=mixture.dtype)
-        direction = basis[slot] - basis[worst]
+    def update(self, problem, mixture, slots, iteration, memory):
+        weights = problem.inside
+        worst = _worst(problem, problem.gradient(weights))
+        direction = unit(len(weights), slots[0]) - unit(len(weights), worst)
         gamma = search(problem, weights, direction, weights[worst])
-        return _along(problem, weights, direction, gamma, jnp.asarray(0)), memory
+        return _along(problem, weights, direction, gamma, 0), memory
 
 
-def _worst(mixture, gradient):
-    return jnp.argmax(jnp.where(mixture.active, gradient, -jnp.inf))
+def _worst(problem: WeightProblem, gradient: np.ndarray) -> int:
+    return int(np.argmax(np.where(problem.weights > 0, gradient, -np.inf)))
 
 
-def _along(problem, weights, direction, gamma, kind) -> WeightUpdate:
+def _along(problem: WeightProblem, weights: np.ndarray, direction: np.ndarray, gamma: float, kind: int) -> WeightUpdate:
     moved = weights + gamma * direction
-    moved = jnp.where(moved < 10 * jnp.finfo(moved.dtype).eps, 0.0, moved)  # a drop step leaves rounding behind
-    return WeightUpdate(to_log_weights(problem.whole(moved)), gamma, kind, problem.num_nan)
+    return WeightUpdate(problem.whole(np.where(moved < _ROUNDING, 0.0, moved)), gamma, kind)

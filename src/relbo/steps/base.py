@@ -1,33 +1,33 @@
 r"""The protocol of a step rule: weights in, weights out, and the cached problem that most of them solve.
 
-All rules but the fixed one work on draws made once: `num_draws` from every component, with $\log p$ and every
-component's log density there. Then $f(w) = \mathrm{KL}(q_w \| p)$ (up to $\log Z$) and its gradient
-$g_i(w) = E_{s_i}[\log q_w - \log p]$ cost no further evaluation of the target, and all points of a search share
-common random numbers.
+All rules but the fixed one work on draws made once: some from every component, with $\log p$ and every component's log
+density there. Then $f(w) = \mathrm{KL}(q_w \| p)$ (up to $\log Z$) and its gradient $g_i(w) = E_{s_i}[\log q_w - \log
+p]$ cost no further evaluation of the target, and all points of a search share common random numbers. What is left is
+arithmetic on small arrays, on the host and in double precision: nothing to compile.
 """
 
 from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+import numpy as np
+from jaxtyping import PyTree
 
 from relbo.families import AbstractFamily
-from relbo.mixture import Mixture, map_chunks
-from relbo.targets import AbstractTarget
+from relbo.mixture import Mixture
 
-_BISECTIONS = 40
+_BISECTIONS = 50
 _BROKEN = 1e3  # nats, against a component of which no draw could be used
 
 
-class WeightUpdate(eqx.Module):
-    """The new log weights, the step size taken, and the kind of step as an index into the rule's `kinds`."""
+@dataclass(frozen=True)
+class WeightUpdate:
+    """The new weights, the step size taken, and the kind of step as an index into the rule's `kinds`."""
 
-    log_weights: Float[Array, " capacity"]
-    step_size: Float[Array, ""]
-    kind: Int[Array, ""]
-    num_nan: Int[Array, ""]
+    weights: np.ndarray
+    step_size: float
+    kind: int = 0
 
 
 class AbstractStep(eqx.Module):
@@ -35,11 +35,14 @@ class AbstractStep(eqx.Module):
 
     kinds: eqx.AbstractClassVar[tuple[str, ...]]
     monotone: eqx.AbstractClassVar[bool]
+    at_once: eqx.AbstractClassVar[int]
+    """How many new components a step may weigh together."""
     num_draws: eqx.AbstractVar[int]
+    """From every component; 0 for a rule that looks at none."""
 
-    @abstractmethod
-    def init(self, dtype) -> PyTree:
-        """What the rule remembers between iterations (nothing, for most)."""
+    def init(self) -> PyTree:
+        """What the rule remembers between iterations: nothing, for most."""
+        return ()
 
     def check(self, family: AbstractFamily) -> None:
         """Raise a ValueError if the rule cannot weigh components of `family`; most can weigh any."""
@@ -47,88 +50,92 @@ class AbstractStep(eqx.Module):
 
     @abstractmethod
     def update(
-        self,
-        key: Key[Array, ""],
-        target: AbstractTarget,
-        mixture: Mixture,
-        slot: Int[Array, ""],
-        iteration: Int[Array, ""],
-        memory: PyTree,
+        self, problem: "WeightProblem", mixture: Mixture, slots: np.ndarray, iteration: int, memory: PyTree
     ) -> tuple[WeightUpdate, PyTree]:
-        """New weights for a mixture whose `slot` holds the proposal, at weight zero. `iteration` is at least 1."""
+        """New weights for a mixture whose `slots` hold the proposals, at weight zero. `iteration` is at least 1."""
 
 
-class WeightProblem(eqx.Module):
+@dataclass(frozen=True)
+class WeightProblem:
     """Cached draws: `log_p[i, n]` and `log_s[i, n, k]` at draw n of component i; draws not finite are masked."""
 
-    log_p: Float[Array, "capacity num"]
-    log_s: Float[Array, "capacity num capacity"]
-    valid: Float[Array, "capacity num"]
-    usable: Array
-    share: Array = eqx.field(default_factory=lambda: jnp.ones(()))
-    """Of each component, inside the support. `weights` are those of components restricted to it, and so is `log_s`."""
-    num_nan: Array = eqx.field(default_factory=lambda: jnp.asarray(0))
+    weights: np.ndarray
+    """Of the mixture so far, zero for the proposals."""
+    log_p: np.ndarray
+    log_s: np.ndarray
+    valid: np.ndarray
+    usable: np.ndarray
+    """The slots that hold a component or a proposal."""
+    share: np.ndarray
+    """Of each component, inside the support. Rules work with weights of components restricted to it."""
+    num_nan: int
+    relative: np.ndarray
+    """Densities relative to the largest at each draw, which is `exp(peak)`: a gradient is a matrix product."""
+    peak: np.ndarray
 
-    def gradient(self, weights: Float[Array, " capacity"]) -> Float[Array, " capacity"]:
+    def gradient(self, weights: np.ndarray) -> np.ndarray:
         """g_i = E_i[log q_w - log p]; zero for slots that hold nothing, large for those without a single good draw."""
-        # Densities relative to the largest at each draw do not depend on the weights, so that XLA computes them once
-        # for all steps of a descent, and what is left of a step is a matrix product.
-        peak = jnp.max(jnp.where(self.usable, self.log_s, -jnp.inf), axis=-1)
-        relative = jnp.where(self.usable, jnp.exp(self.log_s - peak[..., None]), 0.0)
-        log_q = peak + jnp.log(jnp.maximum(relative @ weights, jnp.finfo(weights.dtype).tiny))
-        total = jnp.sum(self.valid * jnp.where(self.valid > 0, log_q - self.log_p, 0.0), axis=1)
-        solid = self.usable & (self.valid.sum(1) > 0)
-        means = total / jnp.where(solid, self.valid.sum(1), 1.0)
-        worst = jnp.max(jnp.where(solid, means, -jnp.inf))
-        return jnp.where(solid, means, jnp.where(self.usable, worst + _BROKEN, 0.0))
+        log_q = self.peak + np.log(np.maximum(self.relative @ weights, np.finfo(float).tiny))
+        count = self.valid.sum(1)
+        total = np.sum(np.where(self.valid > 0, log_q - self.log_p, 0.0), axis=1)
+        solid = self.usable & (count > 0)
+        means = total / np.where(solid, count, 1.0)
+        worst = np.max(means[solid], initial=-np.inf)
+        return np.where(solid, means, np.where(self.usable, worst + _BROKEN, 0.0))
 
-    def inside(self, weights):
-        """Weights of the restricted components, from those of the whole ones."""
-        return weights * self.share / jnp.sum(weights * self.share)
+    @property
+    def inside(self) -> np.ndarray:
+        """The weights of the restricted components."""
+        return self.weights * self.share / np.sum(self.weights * self.share)
 
-    def whole(self, weights):
-        """And back."""
-        return weights / self.share
+    def whole(self, weights: np.ndarray) -> np.ndarray:
+        """Weights of whole components from those of restricted ones; rounding below zero is zero."""
+        weights = np.maximum(weights, 0.0) / self.share
+        return weights / weights.sum()
 
-    def value(self, weights: Float[Array, " capacity"]) -> Float[Array, ""]:
+    def value(self, weights: np.ndarray) -> float:
         """f(w), up to log Z."""
-        return jnp.sum(weights * self.gradient(weights))
+        return float(np.sum(weights * self.gradient(weights)))
 
 
-def weight_problem(key, target: AbstractTarget, mixture: Mixture, slot, num_draws: int) -> WeightProblem:
-    """Draw from every component that has weight, and from the proposal in `slot`."""
-    points = mixture.sample_stratified(key, num_draws)
-    flat = points.reshape(-1, target.dim)
-    usable = mixture.active.at[slot].set(True)
-    evaluate = lambda z: (target.log_density(z), mixture.component_log_probs(z))  # noqa: E731
-    log_p, log_s = map_chunks(evaluate, flat, target.points_at_once, used=jnp.repeat(usable, num_draws))
-    log_p, log_s = log_p.reshape(points.shape[:2]), log_s.reshape(*points.shape[:2], -1)
-    valid = (jnp.isfinite(log_p) & usable[:, None]).astype(mixture.dtype)
-    zero = jnp.sum((log_p == -jnp.inf) & usable[:, None], axis=1)
-    share = jnp.where(valid.sum(1) > 0, valid.sum(1) / jnp.maximum(valid.sum(1) + zero, 1), 1.0)
+def weight_problem(
+    weights: np.ndarray, slots: np.ndarray, log_p: np.ndarray, log_s: np.ndarray
+) -> WeightProblem:
+    """From log p (capacity, num) and all log densities (capacity, num, capacity) at draws of every slot."""
+    usable = weights > 0
+    usable[slots] = True
+    valid = (np.isfinite(log_p) & usable[:, None]).astype(float)
+    zero = np.sum((log_p == -np.inf) & usable[:, None], axis=1)
+    count = valid.sum(1)
+    share = np.where(count > 0, count / np.maximum(count + zero, 1), 1.0)
     # Empty slots never enter: their log densities are irrelevant at weight zero, and must only be finite.
-    log_s = jnp.where(usable, log_s - jnp.log(share), 0.0)
-    num_nan = jnp.sum((valid == 0) & usable[:, None]) - zero.sum()
-    return WeightProblem(jnp.where(valid > 0, log_p, 0.0), log_s, valid, usable, share, num_nan)
+    # Nor does a proposal without a density: it gets no weight, and the others keep theirs.
+    log_s = np.where(usable & ~np.isnan(log_s), log_s - np.log(share), -np.inf)
+    peak = np.max(log_s, axis=-1)
+    peak = np.where(np.isfinite(peak), peak, 0.0)
+    relative = np.exp(log_s - peak[..., None])
+    num_nan = int(np.sum((valid == 0) & usable[:, None]) - zero.sum())
+    known = np.where(valid > 0, log_p, 0.0)
+    return WeightProblem(weights, known, log_s, valid, usable, share, num_nan, relative, peak)
 
 
-def search(problem: WeightProblem, weights, direction, largest) -> Float[Array, ""]:
+def search(problem: WeightProblem, weights: np.ndarray, direction: np.ndarray, largest: float) -> float:
     """The minimum of the convex f(w + gamma d) over 0 <= gamma <= largest, by bisection on its derivative."""
 
-    def slope(gamma):
-        moved = jnp.maximum(weights + gamma * direction, 0.0)
-        return jnp.sum(direction * problem.gradient(moved))
+    def slope(gamma: float) -> float:
+        return float(direction @ problem.gradient(np.maximum(weights + gamma * direction, 0.0)))
 
-    def halve(_, bounds):
-        low, high = bounds
+    if slope(largest) <= 0:
+        return float(largest)
+    if slope(0.0) >= 0:
+        return 0.0
+    low, high = 0.0, float(largest)
+    for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        rising = slope(middle) > 0
-        return jnp.where(rising, low, middle), jnp.where(rising, middle, high)
-
-    low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, (jnp.zeros_like(largest), largest))
-    return jnp.where(slope(largest) <= 0, largest, jnp.where(slope(jnp.zeros_like(low)) >= 0, 0.0, 0.5 * (low + high)))
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    return 0.5 * (low + high)
 
 
-def to_log_weights(weights: Float[Array, " capacity"]) -> Float[Array, " capacity"]:
-    """Log weights, renormalised; exact zeros become empty slots."""
-    return jnp.log(jnp.maximum(weights, 0.0) / jnp.sum(jnp.maximum(weights, 0.0)))
+def unit(size: int, slot: Any) -> np.ndarray:
+    """All weight in one slot."""
+    return (np.arange(size) == slot).astype(float)

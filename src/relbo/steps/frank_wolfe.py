@@ -1,10 +1,9 @@
 r"""Steps towards the proposal: fixed (variant 0), line search (variant 1), and locally adaptive."""
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
+import numpy as np
 
-from relbo.steps.base import AbstractStep, WeightUpdate, search, to_log_weights, weight_problem
+from relbo.steps.base import AbstractStep, WeightProblem, WeightUpdate, search, unit
 
 
 class Fixed(AbstractStep):
@@ -12,6 +11,7 @@ class Fixed(AbstractStep):
 
     kinds = ("frank-wolfe",)
     monotone = False
+    at_once = 1
     delta: float = 1.0
     num_draws: int = eqx.field(static=True, default=0)
 
@@ -19,13 +19,11 @@ class Fixed(AbstractStep):
         if isinstance(self.delta, float | int) and not 0 < self.delta <= 1:
             raise ValueError(f"delta must be in (0, 1], got {self.delta}.")
 
-    def init(self, dtype):
-        return ()
-
-    def update(self, key, target, mixture, slot, iteration, memory):
-        gamma = (2 / (self.delta * iteration + 2)).astype(mixture.dtype)
-        weights = ((1 - gamma) * jnp.exp(mixture.log_weights)).at[slot].add(gamma)
-        return WeightUpdate(to_log_weights(weights), gamma, jnp.asarray(0), jnp.asarray(0)), memory
+    def update(self, problem, mixture, slots, iteration, memory):
+        gamma = float(2 / (self.delta * iteration + 2))
+        weights = (1 - gamma) * problem.weights
+        weights[slots] += gamma
+        return WeightUpdate(weights, gamma), memory
 
 
 class LineSearch(AbstractStep):
@@ -33,17 +31,13 @@ class LineSearch(AbstractStep):
 
     kinds = ("frank-wolfe",)
     monotone = True
+    at_once = 1
     num_draws: int = eqx.field(static=True, default=256)
 
-    def init(self, dtype):
-        return ()
-
-    def update(self, key, target, mixture, slot, iteration, memory):
-        problem = weight_problem(key, target, mixture, slot, self.num_draws)
-        weights = problem.inside(jnp.exp(mixture.log_weights))
-        direction = jnp.zeros_like(weights).at[slot].set(1.0) - weights
-        gamma = search(problem, weights, direction, jnp.ones((), mixture.dtype))
-        return along(problem, slot, weights + gamma * direction), memory
+    def update(self, problem, mixture, slots, iteration, memory):
+        weights, direction = _towards(problem, slots)
+        gamma = search(problem, weights, direction, 1.0)
+        return _along(problem, slots, weights + gamma * direction), memory
 
 
 class Adaptive(AbstractStep):
@@ -56,40 +50,42 @@ class Adaptive(AbstractStep):
 
     kinds = ("frank-wolfe",)
     monotone = True
+    at_once = 1
     num_draws: int = eqx.field(static=True, default=256)
     growth: float = 2.0
     shrink: float = 0.9
     max_backtracks: int = eqx.field(static=True, default=40)
 
-    def init(self, dtype):
-        return jnp.ones((), dtype)
+    def init(self):
+        return np.ones((), np.float32)
 
-    def update(self, key, target, mixture, slot, iteration, memory):
-        problem = weight_problem(key, target, mixture, slot, self.num_draws)
-        weights = problem.inside(jnp.exp(mixture.log_weights))
-        direction = jnp.zeros_like(weights).at[slot].set(1.0) - weights
-        gap = -jnp.sum(direction * problem.gradient(weights))
+    def update(self, problem, mixture, slots, iteration, memory):
+        weights, direction = _towards(problem, slots)
+        gap = -float(direction @ problem.gradient(weights))
 
-        def step_of(curvature):
-            return jnp.clip(gap / curvature, 0.0, 1.0)
+        def slope(gamma: float) -> float:
+            return float(direction @ problem.gradient(weights + gamma * direction))
 
-        def slope(gamma):
-            return jnp.sum(direction * problem.gradient(weights + gamma * direction))
-
-        def too_bold(carry):
-            curvature, count = carry
-            gamma = step_of(curvature)
+        def too_bold(curvature: float) -> bool:
+            gamma = np.clip(gap / curvature, 0.0, 1.0)
             # Simpson's rule on the slope: on cached draws f itself is not quite an integral of it, and for a gap below
             # their noise no step would ever do.
-            middle, end = slope(0.5 * gamma), slope(gamma)
-            rise = (4 * middle + end - gap) / 6
-            return (rise > -gap + 0.5 * gamma * curvature) & (count < self.max_backtracks)
+            rise = (4 * slope(0.5 * gamma) + slope(gamma) - gap) / 6
+            return bool(rise > -gap + 0.5 * gamma * curvature)
 
-        first = (memory * self.shrink, jnp.asarray(0))
-        curvature, _ = jax.lax.while_loop(too_bold, lambda c: (c[0] * self.growth, c[1] + 1), first)
-        return along(problem, slot, weights + step_of(curvature) * direction), curvature
+        curvature, count = float(memory) * self.shrink, 0
+        while too_bold(curvature) and count < self.max_backtracks:
+            curvature, count = curvature * self.growth, count + 1
+        gamma = np.clip(gap / curvature, 0.0, 1.0)
+        return _along(problem, slots, weights + gamma * direction), np.asarray(curvature, np.float32)
 
 
-def along(problem, slot, moved) -> WeightUpdate:
-    log_weights = to_log_weights(problem.whole(moved))
-    return WeightUpdate(log_weights, jnp.exp(log_weights[slot]), jnp.asarray(0), problem.num_nan)
+def _towards(problem: WeightProblem, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The weights now, and the direction from them to the proposal."""
+    weights = problem.inside
+    return weights, unit(len(weights), slots[0]) - weights
+
+
+def _along(problem: WeightProblem, slots: np.ndarray, moved: np.ndarray) -> WeightUpdate:
+    weights = problem.whole(moved)
+    return WeightUpdate(weights, float(weights[slots[0]]))

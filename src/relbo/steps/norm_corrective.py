@@ -2,10 +2,11 @@ r"""Weights by projecting a gradient step onto the convex hull, in $L_2$ (Locate
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
 
-from relbo.steps.base import AbstractStep, WeightProblem, WeightUpdate, to_log_weights, weight_problem
+from relbo._compiled import compiled
+from relbo.mixture import Mixture
+from relbo.steps.base import AbstractStep, WeightProblem, WeightUpdate
 
 _FIRST_CURVATURE = 2.0**-10
 """In units of the largest difference of the gradient: so small that the step goes all the way to the best component."""
@@ -23,14 +24,12 @@ class NormCorrective(AbstractStep):
 
     kinds = ("norm-corrective",)
     monotone = True
+    at_once = 1
     num_draws: int = eqx.field(static=True, default=256)
     growth: float = 2.0
     max_backtracks: int = eqx.field(static=True, default=80)
     num_steps: int = eqx.field(static=True, default=500)
     drop: float = 1e-5
-
-    def init(self, dtype):
-        return ()
 
     def check(self, family):
         if not family.has_inner:
@@ -39,84 +38,68 @@ class NormCorrective(AbstractStep):
                 f'{family} does not have. Use a normal family, or family="truncated_normal".'
             )
 
-    def update(self, key, target, mixture, slot, iteration, memory):
-        problem = weight_problem(key, target, mixture, slot, self.num_draws)
-        weights = problem.inside(jnp.exp(mixture.log_weights))
-        gradient = problem.gradient(weights)
-        inner = inner_products(mixture, problem.usable)
-        spread = jnp.max(jnp.where(problem.usable, jnp.abs(gradient - weights @ gradient), 0.0))
-
-        def corrected(curvature):
-            return nearest_weights(weights, gradient / curvature, inner, problem.usable, self.num_steps)
-
-        def too_bold(carry):
-            curvature, moved, count = carry
+    def update(self, problem, mixture, slots, iteration, memory):
+        weights = problem.inside
+        gradient, inner = problem.gradient(weights), inner_products(mixture, problem.usable)
+        spread = np.max(np.abs(gradient - weights @ gradient)[problem.usable])
+        curvature = max(_FIRST_CURVATURE * spread, np.finfo(np.float32).eps)
+        for _ in range(self.max_backtracks):
+            moved = nearest_weights(weights, gradient / curvature, inner, problem.usable, self.num_steps)
             offset = moved - weights
             model = gradient @ offset + 0.5 * curvature * offset @ inner @ offset
-            return (_rise(problem, weights, offset) > model) & (count < self.max_backtracks)
-
-        def grow(carry):
-            curvature = carry[0] * self.growth
-            return curvature, corrected(curvature), carry[2] + 1
-
-        first = jnp.maximum(_FIRST_CURVATURE * spread, jnp.finfo(mixture.dtype).eps)
-        _, moved, _ = jax.lax.while_loop(too_bold, grow, (first, corrected(first), jnp.asarray(0)))
-        kept = jnp.where(moved < self.drop, 0.0, moved)
-        log_weights = to_log_weights(problem.whole(kept))
-        return WeightUpdate(log_weights, jnp.exp(log_weights[slot]), jnp.asarray(0), problem.num_nan), memory
+            if not _rise(problem, weights, offset) > model:
+                break
+            curvature *= self.growth
+        kept = problem.whole(np.where(moved < self.drop, 0.0, moved))
+        return WeightUpdate(kept, float(kept[slots[0]])), memory
 
 
-def inner_products(mixture, usable: Bool[Array, " capacity"]) -> Float[Array, "capacity capacity"]:
+def inner_products(mixture: Mixture, usable: np.ndarray) -> np.ndarray:
     """G over its largest entry, zero for slots that are not usable."""
-    each = jax.vmap(mixture.family.log_inner, (None, 0))
-    log_inner = jax.vmap(each, (0, None))(mixture.params, mixture.params)
+    log_inner = np.asarray(_log_inner(mixture), np.float64)
     pair = usable[:, None] & usable
-    scaled = jnp.exp(log_inner - jnp.max(jnp.where(pair, log_inner, -jnp.inf)))
-    return jnp.where(pair, 0.5 * (scaled + scaled.T), 0.0)
+    scaled = np.exp(np.where(pair, log_inner, -np.inf) - np.max(log_inner[pair]))
+    return 0.5 * (scaled + scaled.T)
+
+
+@compiled
+def _log_inner(mixture: Mixture):
+    each = jax.vmap(mixture.family.log_inner, (None, 0))
+    return jax.vmap(each, (0, None))(mixture.params, mixture.params)
 
 
 def nearest_weights(
-    weights: Float[Array, " capacity"],
-    slope: Float[Array, " capacity"],
-    inner: Float[Array, "capacity capacity"],
-    usable: Bool[Array, " capacity"],
-    num_steps: int,
-) -> Float[Array, " capacity"]:
+    weights: np.ndarray, slope: np.ndarray, inner: np.ndarray, usable: np.ndarray, num_steps: int
+) -> np.ndarray:
     r"""$\arg\min_{w \in \Delta}\ \text{slope}^\top (w - w_t) + \tfrac12 (w - w_t)^\top G (w - w_t)$.
 
     Weight moves between two components at a time, exactly as much as pays, and of all pairs the one that gains most
     moves first. Unlike a projected gradient this does not mind entries of G of very different sizes, and a weight that
     is used up is exactly zero.
     """
-    diagonal = jnp.diagonal(inner)
-    distance = jnp.maximum(diagonal[:, None] + diagonal - 2 * inner, 0.0)
-    tiny = jnp.finfo(weights.dtype).tiny
-
-    def move(carry):
-        now, _, count = carry
+    diagonal = np.diagonal(inner)
+    distance = np.maximum(diagonal[:, None] + diagonal - 2 * inner, np.finfo(float).tiny)
+    now = weights.copy()
+    for _ in range(num_steps):
         gradient = slope + inner @ (now - weights)
         gap = gradient[:, None] - gradient  # of a unit of weight that goes from the row to the column
-        amount = jnp.clip(gap / jnp.maximum(distance, tiny), 0.0, now[:, None])
-        gain = jnp.where(usable, amount * (gap - 0.5 * distance * amount), 0.0)
-        giver, taker = jnp.unravel_index(jnp.argmax(gain), gain.shape)
-        moved = now.at[giver].add(-amount[giver, taker]).at[taker].add(amount[giver, taker])
-        return jnp.where(gain[giver, taker] > 0, moved, now), gain[giver, taker], count + 1
+        with np.errstate(over="ignore"):
+            amount = np.clip(gap / distance, 0.0, now[:, None])
+        gain = np.where(usable, amount * (gap - 0.5 * distance * amount), 0.0)
+        giver, taker = np.unravel_index(np.argmax(gain), gain.shape)
+        if not gain[giver, taker] > 0:
+            break
+        moving = amount[giver, taker]
+        now[giver] -= moving
+        now[taker] += moving
+    return now
 
-    def unfinished(carry):
-        return (carry[1] > 0) & (carry[2] < num_steps)
 
-    first = (weights, jnp.ones((), weights.dtype), jnp.asarray(0))
-    return jax.lax.while_loop(unfinished, move, first)[0]
-
-
-def _rise(problem: WeightProblem, weights, offset) -> Float[Array, ""]:
+def _rise(problem: WeightProblem, weights: np.ndarray, offset: np.ndarray) -> float:
     """f(w + offset) - f(w) as the integral of the slope, by Simpson's rule on four panels.
 
     On cached draws f itself is not quite that integral, and for a gap below their noise no step would ever do.
     """
-
-    def slope(share):
-        return offset @ problem.gradient(jnp.maximum(weights + share * offset, 0.0))
-
-    values = jax.vmap(slope)(jnp.linspace(0.0, 1.0, 9, dtype=weights.dtype))
-    return values @ jnp.asarray([1, 4, 2, 4, 2, 4, 2, 4, 1], weights.dtype) / 24
+    shares = np.linspace(0.0, 1.0, 9)
+    slopes = [offset @ problem.gradient(np.maximum(weights + share * offset, 0.0)) for share in shares]
+    return float(np.asarray(slopes) @ np.asarray([1, 4, 2, 4, 2, 4, 2, 4, 1]) / 24)

@@ -8,18 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from relbo._compiled import compiled
 from relbo._warn import warn
 from relbo.boosting import Booster, State
-from relbo.mixture import map_chunks
 from relbo.posterior import Posterior
 from relbo.storage.container import NewerFormat, pack, remove_leftovers, write_atomically
 from relbo.storage.files import Contents, check_alike, describe, encode_family, read, settings_of
 from relbo.storage.objects import decode_number, encode_number
 from relbo.storage.targets import encode_target
+from relbo.whitening import identity_map
 
 try:
     import fcntl
@@ -155,7 +153,8 @@ def _take_lock(name: str) -> int | None:
 def fingerprint(booster: Booster, seed: int, start: Posterior | None) -> dict[str, Any]:
     """What must not change between the parts of one fit."""
     encode_family(booster.family)  # raises now, and not after the first iteration, if a file cannot hold it
-    values = np.asarray(_at_points(booster.limited_target()), np.float64)
+    door = booster.door(identity_map(booster.target, booster.preconditioner.kind))
+    values, _ = door.numbers(_around(booster.target.dim), "checks")
     digest = None
     if start is not None:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(start.state.mixture)]
@@ -163,11 +162,9 @@ def fingerprint(booster: Booster, seed: int, start: Posterior | None) -> dict[st
     return {"seed": seed, "start": digest, "log_densities": [encode_number(value) for value in values.tolist()]}
 
 
-@compiled
-def _at_points(target):
-    """The log density around the first starting point: at that point alone, many models do not depend on their data."""
-    steps = jnp.linspace(-2, 2, 7, dtype=target.dtype)[:, None] * jnp.cos(jnp.arange(target.dim, dtype=target.dtype))
-    return map_chunks(target.log_density, target.initial[0] + steps, target.points_at_once)
+def _around(dim: int) -> np.ndarray:
+    """Steps from the first starting point: at that point alone, many models do not depend on their data."""
+    return np.linspace(-2, 2, 7)[:, None] * np.cos(np.arange(dim))
 
 
 def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path: str) -> None:

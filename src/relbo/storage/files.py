@@ -15,7 +15,7 @@ from relbo.boosting import Booster, State
 from relbo.families import AbstractFamily
 from relbo.mixture import Mixture, empty_mixture
 from relbo.posterior import Posterior
-from relbo.precondition import Whitened
+from relbo.whitening import Whitened
 from relbo.settings import make_booster
 from relbo.steps import AbstractStep
 from relbo.storage.container import pack, unpack, write_atomically
@@ -70,7 +70,7 @@ def attach(posterior: Posterior, target: AbstractTarget) -> Posterior:
     check_alike(posterior.target, target, "the file's posterior")
     booster = posterior.booster
     booster = dataclasses.replace(booster, target=target)
-    whitened = posterior.whitened.with_target(booster.limited_target())
+    whitened = posterior.whitened.with_target(target)
     state = dataclasses.replace(posterior.state, target=whitened)
     return Posterior(
         posterior.mixture, whitened, posterior.elbo, posterior.trace, posterior.stop_reason, booster, state
@@ -208,7 +208,7 @@ def _posterior(header: dict[str, Any], arrays: Arrays, target: StoredTarget, ste
         target=whitened,
         mixture=mixture,
         modes=_modes(arrays, one),
-        memory=_memory(step_rule or booster.step_rule, arrays, dtype, "step_rule" in booster.missing),
+        memory=_memory(step_rule or booster.step_rule, arrays, "step_rule" in booster.missing),
         elbo=decode_estimate(header["state_elbo"]),
         iteration=_whole(header["iteration"]),
         explore=bool(header["explore"]),
@@ -277,11 +277,14 @@ def _modes(arrays: Arrays, one: PyTree) -> PyTree:
     return _unflatten("modes", arrays, one, arrays["modes/0"].shape[0])
 
 
-def _memory(step_rule: AbstractStep, arrays: Arrays, dtype, unknown: bool) -> PyTree:
+def _memory(step_rule: AbstractStep, arrays: Arrays, unknown: bool) -> PyTree:
     """Shaped as the rule's own; of a rule that is not known, the bare leaves."""
     if unknown:
         return [jax.device_put(value) for name, value in sorted(arrays.items()) if name.startswith("memory/")]
-    return _unflatten("memory", arrays, jax.eval_shape(lambda: step_rule.init(dtype)))
+    own = step_rule.init()
+    # Files of 0.1 held them in the precision of the fit.
+    cast = {name: np.asarray(arrays[name], leaf.dtype) for name, leaf in _leaves("memory", own).items()}
+    return _unflatten("memory", cast, own)
 
 
 def _leaves(name: str, tree: PyTree) -> Arrays:

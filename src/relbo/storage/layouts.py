@@ -116,7 +116,7 @@ def decode_estimate(data: Any) -> Estimate:
 
 
 _ESTIMATES = ("elbo", "improvement", "gap", "objective")
-_NUMBERS = ("step_size", "seconds", "nan_fraction")
+_NUMBERS = ("step_size", "seconds", "nan_fraction", "compile_seconds", "spread")
 
 
 def encode_record(record: Record) -> dict[str, Any]:
@@ -127,12 +127,19 @@ def encode_record(record: Record) -> dict[str, Any]:
     return data | counts | {"weights": [encode_number(weight) for weight in record.weights.tolist()]}
 
 
+def _counts(data: Any) -> dict[str, int]:
+    if not isinstance(data, dict) or not all(isinstance(k, str) and type(v) is int for k, v in data.items()):
+        raise ValueError(f"the evaluations of a record are {data!r}")
+    return data
+
+
 def decode_record(data: dict[str, Any], dtype: np.dtype[Any]) -> Record:
     values = dict(data)
     values |= {name: None if data[name] is None else decode_estimate(data[name]) for name in _ESTIMATES}
-    values |= {name: decode_number(data[name]) for name in _NUMBERS}
+    values |= {name: decode_number(data[name]) for name in _NUMBERS if name in data}
+    values["spent"] = _counts(data.get("spent", {}))  # files of the first format do not say
     values["weights"] = np.asarray([decode_number(weight) for weight in data["weights"]], dtype)
     for field in dataclasses.fields(Record):
-        if field.type in (int, bool, str) and type(values[field.name]) is not field.type:
+        if field.type in (int, bool, str) and type(values.get(field.name, field.default)) is not field.type:
             raise ValueError(f"{field.name} of a record is {values[field.name]!r}")
     return Record(**values)

@@ -126,7 +126,7 @@ def _try_to_draw(posterior: Posterior, num_draws: int | None, data: bool) -> Sto
 
 
 def _make_draws(posterior: Posterior, num_draws: int | None, data: bool) -> StoredDraws:
-    target = posterior.booster.limited_target()
+    target = posterior.target
     values = jax.eval_shape(target.constrain, jax.ShapeDtypeStruct((target.dim,), target.dtype))
     if num_draws is None:
         size = target.dim + sum(leaf.size for leaf in jax.tree.leaves(values))
@@ -134,10 +134,10 @@ def _make_draws(posterior: Posterior, num_draws: int | None, data: bool) -> Stor
     z = posterior.sample_unconstrained(num_draws, seed=0)
     pointwise = jax.eval_shape(target.log_likelihood, z[0])
     with_likelihood = data and num_draws * sum(leaf.size for leaf in pointwise.values()) <= _MOST_NUMBERS
-    log_p, likelihood = _evaluate(target, z, bool(pointwise) and with_likelihood)
+    likelihood = _likelihood(target, z, posterior.booster.chunk) if pointwise and with_likelihood else {}
     return StoredDraws(
         z=np.asarray(z),
-        log_p=np.asarray(log_p),
+        log_p=posterior.log_target(z).astype(target.dtype),
         log_q=np.asarray(posterior.log_prob(z)),
         values=_numbers(dict(named_leaves(posterior.constrain(z))[0])),
         log_likelihood=_numbers(likelihood),
@@ -145,11 +145,8 @@ def _make_draws(posterior: Posterior, num_draws: int | None, data: bool) -> Stor
 
 
 @partial(compiled, runs_once=True)
-def _evaluate(target: AbstractTarget, draws, with_likelihood: bool):
-    def at(z):
-        return target.log_density(z), target.log_likelihood(z) if with_likelihood else {}
-
-    return map_chunks(at, draws, target.points_at_once)
+def _likelihood(target: AbstractTarget, draws, chunk: int):
+    return map_chunks(target.log_likelihood, draws, chunk)
 
 
 def _labels(target: AbstractTarget, data: bool) -> Labels:

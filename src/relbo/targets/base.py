@@ -1,6 +1,7 @@
 """What every later room may ask of a model, and nothing else."""
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -98,6 +99,10 @@ class AbstractTarget(eqx.Module):
         longest = max((leaf.shape[0] for leaf in jax.tree.leaves(self) if getattr(leaf, "ndim", 0)), default=1)
         return 2 ** int(np.clip(np.log2(_NUMBERS_AT_ONCE / longest), 3, 10))
 
+    def on_host(self) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None:
+        """Values and gradients at points (num, dim), for a target that is a function outside JAX; None for the others."""
+        return None
+
     # Minibatches. A target with many data points may estimate its log density on some of them.
 
     @property
@@ -178,6 +183,9 @@ class AbstractWrapper(AbstractTarget):
     @property
     def points_at_once(self) -> int:
         return self.target.points_at_once
+
+    def on_host(self):
+        return self.target.on_host()
 
     def constrain(self, z: Float[Array, " dim"]) -> PyTree:
         return self.target.constrain(z)

@@ -74,6 +74,9 @@ class CallableTarget(AbstractLayoutTarget):
     def log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         return _log_density(self.host, self.layout.one_point(z))
 
+    def on_host(self):
+        return self.host
+
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _log_density(host: Host, z: Float[Array, " dim"]) -> Float[Array, ""]:

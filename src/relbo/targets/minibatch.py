@@ -12,15 +12,10 @@ rows in batches of 512; with an anchor at the mode it is about $\sqrt{d/n}$. The
 shared by all draws.
 """
 
-from typing import Any
-
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from relbo.targets.base import AbstractTarget, AbstractWrapper
-from relbo.targets.limited import PLENTY
 
 
 class Anchored(AbstractWrapper):
@@ -45,31 +40,19 @@ class Anchored(AbstractWrapper):
         return self.target.initial.at[0].set(self.point)
 
     @property
-    def points_at_once(self) -> int:
-        """A minibatch is small."""
-        return self.target.points_at_once if self.batch is None else PLENTY
+    def subsamples(self) -> bool:
+        return True
 
     def log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         if self.batch is None:
             return self.target.log_density(z)
         return self.target.log_density_on(z, self.batch) + self.value + self.gradient @ (z - self.point)
 
+    def moved(self, target: AbstractTarget) -> "Anchored":
+        """The same anchor for another target of the same shape (new data), found anew when the target is evaluated."""
+        return Anchored(target, self.point, self.value, self.gradient)
+
     def subsample(self, key: Key[Array, ""]) -> "Anchored":
         batch = self.target.draw_batch(key)
         value, gradient = jax.value_and_grad(self.target.log_density_on)(self.point, batch)
         return Anchored(self.target, self.point, self.value - value, self.gradient - gradient, batch)
-
-
-def anchored(target: AbstractTarget, point: Any) -> AbstractTarget:
-    """`target` with an anchor at `point` if it subsamples and has gradients; else `target` itself."""
-    if isinstance(target, Anchored):
-        target = target.target
-    if not (target.subsamples and target.differentiable):
-        return target
-    value, gradient = _value_and_gradient(target, jnp.asarray(point, target.dtype))
-    return Anchored(target, jnp.asarray(point, target.dtype), value, gradient)
-
-
-@eqx.filter_jit
-def _value_and_gradient(target: AbstractTarget, point: Float[Array, " dim"]) -> tuple[Array, Array]:
-    return jax.value_and_grad(target.log_density)(point)

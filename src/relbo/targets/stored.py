@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, PyTree
 
 from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import Layout
-from relbo.targets.limited import PLENTY
 
 
 class StoredDraws(eqx.Module):
@@ -54,11 +53,6 @@ class StoredTarget(AbstractTarget):
     layout: Layout | None = eqx.field(static=True)
     draws: StoredDraws | None
     labels: Labels
-
-    @property
-    def points_at_once(self) -> int:
-        """Nothing is computed here, however many data there are."""
-        return PLENTY
 
     def log_density(self, z: Float[Array, " dim"]) -> NoReturn:
         del z

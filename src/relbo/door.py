@@ -1,0 +1,218 @@
+r"""The one place where a model is evaluated: values and gradients at blocks of points, in whitened coordinates.
+
+Everything else (walks, proposals, refinement, weights, measuring) is written in terms of what comes back here, so that
+no other program holds model code: those programs compile once for all models of a dimension, and a new model compiles
+one program, its door, for one shape, `block` points. Many points are several calls, few are padded; calls are made
+without waiting for results. What concerns evaluation is decided here and nowhere else: how many points go through
+at once (a block stays in the cache where there are many data, and within the memory that the user allows), minibatches,
+functions on the host, and the count of evaluations by purpose.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from relbo._compiled import compile_options, compiled
+from relbo.targets.minibatch import Anchored
+from relbo.whitening import Whitened
+
+_BLOCK = 128
+"""Points at once where data are few: more would hardly be faster, and few points are padded to so many."""
+_BATCHES = 2**20  # keys from this number on draw minibatches
+_IN_CACHE = 2**20
+"""Numbers that the rows of data times the points of a block may have, so that temporaries stay in the cache."""
+
+
+_watch: ContextVar[Callable[[int], None] | None] = ContextVar("relbo_watch", default=None)
+
+
+class BudgetSpent(Exception):
+    """A budget is spent, in the middle of an iteration; the text is a stopping rule's reason."""
+
+
+@contextmanager
+def watched(watch: Callable[[int], None]) -> Iterator[None]:
+    """Inside, `watch` is called with the number of evaluations that are about to be made, and may raise."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+class Seen(NamedTuple):
+    """log p at points, and its gradient (zero where the target has none). +inf is as broken as NaN, and becomes NaN."""
+
+    values: Float[Array | np.ndarray, " num"]
+    slopes: Float[Array | np.ndarray, "num dim"]
+
+
+class Door:
+    """`door(points, "purpose")` evaluates the target at points of shape (num, dim).
+
+    Only the first `num_used` points are looked at; of the others zeros come back. With `batch`, a key and a number, a
+    target that subsamples is evaluated on a minibatch drawn with them (every block on the same).
+    """
+
+    def __init__(self, target: Whitened, at_once: int | None = None, spent: Counter | None = None):
+        self.target, self.at_once = target, at_once
+        self.spent: Counter = Counter() if spent is None else spent
+        self.block = min(block_of(target), at_once or _BLOCK)
+        self._host = target.target.on_host()
+        self._dynamic, self._program = _program_of(target, minibatch=False)
+
+    @property
+    def num_evaluations(self) -> int:
+        return sum(self.spent.values())
+
+    @property
+    def dim(self) -> int:
+        return self.target.dim
+
+    @property
+    def dtype(self):
+        return self.target.dtype
+
+    def through(self, target: Whitened) -> "Door":
+        """The door to the same target in other coordinates, with the same count."""
+        return Door(target, self.at_once, self.spent)
+
+    def __call__(
+        self, points: Any, purpose: str, num_used: int | None = None, batch: tuple[Key[Array, ""], int] | None = None
+    ) -> Seen:
+        num = points.shape[0]
+        used = num if num_used is None else min(num_used, num)
+        self._spend(purpose, used)
+        if self._host is not None:
+            return self._on_host(points, used)
+        dynamic, program, block = self._dynamic, self._program, self.block
+        if batch is not None and self.target.subsamples:
+            (dynamic, program), block = _program_of(self.target, minibatch=True), _BLOCK
+            dynamic = (dynamic, jax.random.fold_in(batch[0], _BATCHES + batch[1]))
+        blocks = (points,) if num == block else _blocks(points, block)
+        seen = [program(dynamic, part) for part in blocks[: -(-used // block)]]
+        blank = Seen(np.zeros(block, self.dtype), np.zeros((block, self.dim), self.dtype))
+        seen += [blank] * (len(blocks) - len(seen))  # so that any number of used points meets one program
+        return seen[0] if num == block else _joined(tuple(seen), num)
+
+    def numbers(self, points: Any, purpose: str) -> tuple[np.ndarray, np.ndarray]:
+        """Values and gradients on the host, in double precision; blocks are cut on the host, too."""
+        points, block = np.asarray(points, self.dtype), self.block
+        if self._host is not None or not len(points):
+            seen = [self(points, purpose)]
+        else:
+            self._spend(purpose, len(points))
+            padded = np.concatenate([points, np.repeat(points[:1], -len(points) % block, axis=0)])
+            seen = [self._program(self._dynamic, part) for part in padded.reshape(-1, block, self.dim)]
+        values = np.concatenate([np.asarray(each.values, np.float64) for each in seen])[: len(points)]
+        slopes = np.concatenate([np.asarray(each.slopes, np.float64) for each in seen])[: len(points)]
+        return values, slopes
+
+    def _spend(self, purpose: str, num: int) -> None:
+        watch = _watch.get()
+        if watch is not None:
+            watch(num)
+        self.spent[purpose] += num
+
+    def _on_host(self, points, used: int) -> Seen:
+        """A function outside JAX is simply called."""
+        dtype, target = self.dtype, self.target
+        values, slopes = np.zeros(points.shape[0], dtype), np.zeros(points.shape, dtype)
+        own = np.asarray(_unwhiten(target.family, target.params, points), np.float64)[:used]
+        with np.errstate(over="ignore", invalid="ignore"):
+            found, gradients = self._host(own)
+            values[:used] = np.where(found == np.inf, np.nan, found + float(target.log_det()))
+            slopes[:used] = gradients
+        return Seen(jnp.asarray(values), _pulled(target.family, target.params, slopes))
+
+
+def block_of(target: Any) -> int:
+    """Points at once by the length of the data: a block that stays in the cache is several times as fast."""
+    longest = max((leaf.shape[0] for leaf in jax.tree.leaves(target) if getattr(leaf, "ndim", 0)), default=1)
+    return int(2 ** np.clip(np.floor(np.log2(_IN_CACHE / longest)), 3, np.log2(_BLOCK)))
+
+
+def anchored(door: Door, point: Any) -> Door:
+    """The door to a subsampling target with its anchor at `point` (in the target's own coordinates)."""
+    whitened = door.target
+    plain = whitened.target.target if isinstance(whitened.target, Anchored) else whitened.target
+    if not (plain.subsamples and plain.differentiable):
+        return door
+    there = Whitened(plain, whitened.family, eqx.tree_at(lambda p: p.loc, whitened.params, jnp.asarray(point, door.dtype)))
+    value, slope = door.through(there).numbers(np.zeros((1, door.dim)), "anchor")
+    anchor = Anchored(
+        plain,
+        jnp.asarray(point, door.dtype),
+        jnp.asarray(value[0] - float(whitened.log_det()), door.dtype),
+        _solved(whitened.family, whitened.params, jnp.asarray(slope[0], door.dtype)),
+    )
+    return door.through(Whitened(anchor, whitened.family, whitened.params))
+
+
+# Programs are shared by all targets of one structure: data are arguments, everything else is part of the key.
+
+_programs: dict[Any, Any] = {}
+
+
+def _program_of(target: Whitened, minibatch: bool):
+    dynamic, static = eqx.partition(target, eqx.is_array)
+    leaves, structure = jax.tree.flatten(static)
+    identity = (minibatch, structure, tuple(leaves), jax.tree.structure(dynamic))
+    if identity not in _programs:
+
+        def evaluate(dynamic, points):
+            if not minibatch:
+                return _evaluate(eqx.combine(dynamic, static), points)
+            dynamic, key = dynamic
+            return _evaluate(eqx.combine(dynamic, static).subsample(key), points)
+
+        _programs[identity] = jax.jit(evaluate, **compile_options())
+    return dynamic, _programs[identity]
+
+
+def _evaluate(target: Whitened, points) -> Seen:
+    if target.differentiable:
+        values, slopes = jax.vmap(jax.value_and_grad(target.log_density))(points)
+    else:
+        values, slopes = jax.vmap(target.log_density)(points), jnp.zeros_like(points)
+    return Seen(jnp.where(values == jnp.inf, jnp.nan, values), slopes)
+
+
+@partial(jax.jit, static_argnums=1)
+def _blocks(points, block: int):
+    num = -(-points.shape[0] // block)
+    padded = jnp.concatenate([points, jnp.broadcast_to(points[:1], (num * block - points.shape[0], points.shape[1]))])
+    return tuple(padded[index * block : (index + 1) * block] for index in range(num))
+
+
+@partial(jax.jit, static_argnums=1)
+def _joined(seen: tuple[Seen, ...], num: int) -> Seen:
+    return Seen(*(jnp.concatenate(parts)[:num] for parts in zip(*seen, strict=True)))
+
+
+@compiled
+def _unwhiten(family, params, points):
+    return jax.vmap(lambda u: family.transport(params, u))(points)
+
+
+@compiled
+def _pulled(family, params, slopes):
+    """Gradients by u from gradients by z."""
+    _, pull = jax.vjp(lambda u: family.transport(params, u), jnp.zeros(slopes.shape[1], slopes.dtype))
+    return jax.vmap(lambda slope: pull(slope)[0])(slopes)
+
+
+@compiled
+def _solved(family, params, slope):
+    """The gradient by z from that by u: the transposed inverse."""
+    _, pull = jax.vjp(lambda z: family.scale.solve(params.scale, z), jnp.zeros_like(slope))
+    return pull(slope)[0]

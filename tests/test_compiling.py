@@ -1,0 +1,90 @@
+"""Compilations, counted by JAX: a new model compiles its door alone, and whatever else a fit does compiles nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import relbo
+
+SMALL = {
+    "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=4)),
+    "refine": relbo.settings.NaturalAscent(num_steps=20, num_draws=16),
+    "progress_bar": False,
+}
+_compilations: list[str] = []
+
+
+def _listen(event, duration, **_):
+    if event == "/jax/core/compile/backend_compile_duration":
+        _compilations.append(event)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _listening():
+    jax.clear_caches()  # whatever other tests compiled
+    jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
+def compilations(function, *args, **kwargs) -> int:
+    """How many programs XLA compiles while `function` runs."""
+    before = len(_compilations)
+    function(*args, **kwargs)
+    return len(_compilations) - before
+
+
+def skewed(z):
+    return -0.5 * jnp.sum(z**2) - jnp.sum(jnp.exp(-z))
+
+
+def two_hills(z, center):
+    return jnp.logaddexp(-0.5 * jnp.sum((z - center) ** 2), -1.0 - 2.0 * jnp.sum((z + center) ** 2))
+
+
+def test_a_second_model_of_the_same_dimension_compiles_exactly_one_program():
+    """By default, and also by diagnosis: the door, and nothing but the door."""
+    first = relbo.from_log_density(skewed, jnp.zeros(2))
+    second = relbo.from_log_density(two_hills, jnp.zeros(2), args=(np.ones(2, np.float32),))
+    assert compilations(relbo.fit, first, max_components=6, progress_bar=False) > 1
+    assert compilations(relbo.fit, second, max_components=6, progress_bar=False) == 1
+    assert compilations(relbo.fit, second, max_components=6, progress_bar=False) == 0
+    other = relbo.from_log_density(two_hills, jnp.zeros(2), args=(np.array([2.0, -1.0], np.float32),))
+    assert compilations(relbo.fit, other, max_components=6, progress_bar=False) == 0, "new data of the same shape"
+
+
+def test_nothing_compiles_as_the_mixture_grows():
+    """Up to its capacity of slots; at the next one, what works on slots, and not the model."""
+    traces = []
+
+    def counted(x):
+        traces.append(x)
+        return -0.5 * jnp.sum(jnp.abs(x - 0.3) ** 1.5)
+
+    booster = relbo.make_booster(
+        relbo.from_log_density(counted, jnp.zeros(1)),
+        **{name: value for name, value in SMALL.items() if name != "progress_bar"},
+        step="fixed",
+    )
+    state, _ = booster.init(jax.random.key(0))
+    seen = []
+
+    def step(iteration):
+        nonlocal state
+        state, _ = booster.step(jax.random.fold_in(jax.random.key(0), iteration), state)
+
+    for iteration in range(1, 34):
+        begun = len(traces)
+        seen.append((state.mixture.capacity, compilations(step, iteration), len(traces) - begun))
+    assert state.mixture.capacity == 64 and state.mixture.num_components == 34
+    assert [index for index, (_, new, _) in enumerate(seen) if new and index] == [32 - 1]
+    assert not any(traced for _, _, traced in seen), "the model was traced when the fit began"
+
+
+def test_a_host_function_compiles_nothing():
+    """A second one of the same dimension: there is no program with model code."""
+
+    def target(center):
+        return relbo.from_callable(lambda z: (-0.5 * np.sum((z - center) ** 2, -1), center - z), dim=2, batched=True)
+
+    relbo.fit(target(0.0), max_components=2, stop=(), **SMALL)
+    assert compilations(relbo.fit, target(1.0), max_components=2, stop=(), **SMALL) == 0
