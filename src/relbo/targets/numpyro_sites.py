@@ -18,8 +18,9 @@ from numpyro.infer import init_to_uniform
 
 from relbo._require import require
 from relbo.targets.arguments import Arguments
-from relbo.targets.checks import UNTRACEABLE, shorten
+from relbo.targets.checks import UNTRACEABLE
 from relbo.targets.numpyro_handlers import innermost, is_factor
+from relbo.targets.search import shorten
 
 
 @dataclass(frozen=True)

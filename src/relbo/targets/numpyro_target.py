@@ -20,10 +20,11 @@ from numpyro.infer import Predictive
 from relbo._require import require
 from relbo.targets.arguments import Arguments, split_arguments
 from relbo.targets.base import AbstractTarget
-from relbo.targets.checks import find_starts
 from relbo.targets.layout import Layout, read_example
 from relbo.targets.numpyro_handlers import Rescaled, Unobserved
+from relbo.targets.numpyro_report import report
 from relbo.targets.numpyro_sites import Facts, Site, read_model, read_sites
+from relbo.targets.search import find_starts
 from relbo.targets.supports import support_words
 
 _SEED = 0  # for the draws of a model that draws although all its continuous latents are given; they change no density
@@ -262,8 +263,19 @@ def read_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def _with_starts(target: NumPyroTarget) -> NumPyroTarget:
-    initial = find_starts(target, "the model's log density")
+    initial = find_starts(target, "the model's log density", lambda: _report(target))
     return NumPyroTarget(target.model, target.facts, target.arguments, target.arrays, initial)
+
+
+def _report(target: NumPyroTarget) -> str:
+    """What is wrong with the sites at the origin. On concrete values, so that NumPyro can warn by itself."""
+    args, kwargs = target.arguments.fill(target.arrays)
+    named = _bind(target.model, args, kwargs)
+
+    def trace() -> dict[str, Any]:
+        return target._trace(target._split_constrained(target.initial[0]))
+
+    return report(trace, target.facts, {name: value for name, value in named.items() if _is_data(value)})
 
 
 @eqx.filter_jit

@@ -14,9 +14,11 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from relbo._require import require
 from relbo.targets.base import AbstractTarget
-from relbo.targets.checks import check_at_example, has_hessian, shorten
+from relbo.targets.checks import check_at_example, has_hessian
 from relbo.targets.layout import Layout, read_example
 from relbo.targets.pymc_graphs import Graphs, graphs_of
+from relbo.targets.pymc_report import report
+from relbo.targets.search import NUM_TRIED, Tries, from_prior, shorten, uniform
 from relbo.targets.starts import NUM_DRAWS, starting_points
 
 
@@ -243,12 +245,13 @@ def from_pymc(model: Any) -> PyMCTarget:
     once more gives one with the new data, for which nothing is compiled again if the shapes are the same. With
     `pm.Minibatch` the observed variables need their `total_size`; the log density itself always uses all rows.
 
-    The first starting point is `model.initial_point()`; the others are jittered by U(-1, 1), as PyMC does.
+    The first starting point is `model.initial_point()`; the others are jittered by U(-1, 1), as PyMC does. Where
+    density or gradient are not finite at the first, one of those takes its place, or a draw from (-2, 2) or the prior.
 
     Raises:
         TypeError: if it is not a PyMC model.
         ValueError: if a free variable is discrete, there is none, PyTensor cannot translate the model, or the log
-            density or its gradient is not finite at the initial point.
+            density or its gradient is not finite at a hundred points: with the variables and observations at fault.
 
     Example:
         >>> import pymc as pm
@@ -273,11 +276,20 @@ def from_pymc(model: Any) -> PyMCTarget:
     data = tuple(_data_array(variable.get_value(), dtype) for variable in graphs.shared)
     target = PyMCTarget(graphs, layout, initial, data, twice_differentiable=False)
     try:
-        check_at_example(target)
+        target = check_at_example(target, _other_starts(target), "model.initial_point()", lambda: report(target))
     except ValueError as error:
-        error.add_note("The start is model.initial_point(): initval= moves it, and model.debug() looks at every term.")
+        error.add_note("initval= moves the initial point, and model.debug() looks at every term.")
         raise
-    return PyMCTarget(graphs, layout, initial, data, twice_differentiable=has_hessian(target))
+    return PyMCTarget(graphs, layout, target.initial, data, twice_differentiable=has_hessian(target))
+
+
+def _other_starts(target: PyMCTarget) -> Iterator[Tries]:
+    """Where the initial point will not do."""
+    initial = np.asarray(target.initial)
+    yield Tries("a point near it", initial[1:])
+    yield uniform(target.dim, target.dtype, 2 * NUM_DRAWS)
+    yield from from_prior(target, 2 * NUM_DRAWS)
+    yield uniform(target.dim, target.dtype, NUM_TRIED, seed=1)
 
 
 def _refuse(model: Any) -> None:
