@@ -86,6 +86,30 @@ def test_other_data_are_another_fit(tmp_path):
         relbo.fit(relbo.from_log_density(logistic, jnp.zeros(2), args=(x, -y)), checkpoint=path, **short)
 
 
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_other_data_are_another_fit_however_large_the_density(scale, tmp_path):
+    """What rounding allows grows with the log density, so values alone would take one model for the other."""
+
+    def log_density(z, mean):
+        return -3e5 - 0.5 * jnp.sum((z - mean) ** 2) / scale**2 - jnp.log1p(z[1] ** 2)
+
+    models = [relbo.from_log_density(log_density, jnp.zeros(3), args=(mean,)) for mean in np.eye(3)]
+    settings = {**SETTINGS, "max_components": 1, "checkpoint": tmp_path / "fit.ckpt"}
+    first = relbo.fit(models[0], **settings)
+    with pytest.raises(ValueError, match="log density is not this one"):
+        relbo.fit(models[2], **settings)
+    assert same(relbo.fit(models[0], **settings), first)
+
+
+def test_a_checkpoint_of_an_older_version_has_no_slopes(target, whole, tmp_path):
+    path = tmp_path / "fit.ckpt"
+    relbo.fit(target, checkpoint=path, **{**SETTINGS, "max_components": 3})
+    header, arrays = container.unpack(path.read_bytes(), "")
+    assert len(header["fit"].pop("slopes")) == 35
+    container.write_atomically(path, container.pack(header, arrays))
+    assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
+
+
 def test_another_start_is_another_fit(target, tmp_path):
     one, other = (relbo.fit(target, **{**SETTINGS, "max_components": 2, "seed": seed}) for seed in (3, 4))
     path, rest = tmp_path / "fit.ckpt", {"seed": 3, "stop": (), "max_components": 3}

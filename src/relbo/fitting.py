@@ -61,9 +61,9 @@ def fit(
     killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file of a
     finished fit gives its result at once, or goes on if more components are allowed. `relbo.load` reads it, too.
 
-    Ctrl-C and SIGTERM return the posterior so far, with a warning; with a checkpoint, SIGTERM ends the process. So does
-    a log density that raises, or is NaN too often, in the middle of a fit. The same seed gives the same result on the
-    same machine.
+    Ctrl-C returns the posterior so far, with a warning; so does a log density that raises, or is NaN too often, in the
+    middle of a fit. SIGTERM ends the process (with status 143), after a message that says whether a checkpoint holds
+    the fit; so does a log density that calls `sys.exit`. The same seed gives the same result on the same machine.
 
     >>> import jax.numpy as jnp, relbo
     >>> target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), jnp.zeros(2))
@@ -221,31 +221,44 @@ class _Run:
 
     def end_early(self, error: BaseException) -> None:
         """Say what happened and what there is. Where there is nothing, or nothing but to obey, raise."""
-        kind = interruption_in(error) if isinstance(error, Exception) else type(error)
+        interruption = interruption_in(error) if isinstance(error, Exception) else error
+        if isinstance(interruption, SystemExit):
+            raise interruption from error
+        if isinstance(interruption, Terminated):
+            warn(f"Terminated (SIGTERM) after {len(self.records)} iterations: the process ends. {self._kept()}")
+            raise SystemExit(128 + signal.SIGTERM)
         if self.state is None:
-            raise SystemExit(128 + signal.SIGTERM) if kind is Terminated else error
-        if kind is None:
+            raise interruption or error
+        if interruption is None:
             logging.getLogger("relbo").error("the fit ended early", exc_info=error)
             self.reason = f"it failed: {_last_line(error)}"
             hint = " (set max_memory, or use a smaller family)" if _is_memory(error) else ""
             self._explain(f"{_last_line(error)}{hint}")
             return
         self.reason = "it was interrupted"
-        self._explain("Terminated (SIGTERM)" if kind is Terminated else "Interrupted")
-        if kind is Terminated and self.file is not None and self._is_on_disk(self.file):
-            raise SystemExit(128 + signal.SIGTERM)
+        self._explain("Interrupted")
+
+    def _kept(self) -> str:
+        """What is left of a fit whose process ends."""
+        if self.file is None:
+            return "Nothing of the fit is kept: fit(checkpoint=path) would keep it, and go on from there."
+        if self.state is None:
+            return "There was nothing to keep yet."
+        if self._is_on_disk(self.file):
+            return f"The checkpoint {self.file.path} holds the fit: the same call goes on from there."
+        return f"The checkpoint could not be written ({self.file.problem})."
 
     def _is_on_disk(self, file: Checkpoint) -> bool:
+        """Whether the file holds all iterations; one whose writing was interrupted is written again."""
+        if file.last_written != len(self.records):
+            self._write(file, finished=False)
         return file.problem is None and file.last_written == len(self.records)
 
     def _explain(self, what: str) -> None:
         text = f"{what}: returning the posterior after {len(self.records)} iterations."
         if self.file is None:
             warn(f"{text} To go on: fit(target, start=posterior).")
-            return
-        if not self._is_on_disk(self.file):  # it was interrupted before, or while, it was written
-            self._write(self.file, finished=False)
-        if self._is_on_disk(self.file):
+        elif self._is_on_disk(self.file):
             warn(f"{text} The checkpoint {self.file.path} holds it, too: the same call goes on from there.")
         else:
             warn(f"{text} The checkpoint could not be written ({self.file.problem}): relbo.save it elsewhere.")

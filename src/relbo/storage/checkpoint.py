@@ -3,8 +3,10 @@
 import contextlib
 import errno
 import hashlib
+import math
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,6 +28,7 @@ try:
 except ImportError:  # Windows: two processes are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
+_NUM_SLOPES = 5
 _MEMORY = ("num_measure", "points_at_once")  # who ran out of memory may go on with less
 
 
@@ -155,19 +158,36 @@ def _take_lock(name: str) -> int | None:
 def fingerprint(booster: Booster, seed: int, start: Posterior | None) -> dict[str, Any]:
     """What must not change between the parts of one fit."""
     encode_family(booster.family)  # raises now, and not after the first iteration, if a file cannot hold it
-    values = np.asarray(_at_points(booster.limited_target()), np.float64)
+    values, slopes = (np.asarray(found, np.float64) for found in _at_points(booster.limited_target()))
     digest = None
     if start is not None:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(start.state.mixture)]
         digest = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
-    return {"seed": seed, "start": digest, "log_densities": [encode_number(value) for value in values.tolist()]}
+    return {
+        "seed": seed,
+        "start": digest,
+        "log_densities": [encode_number(value) for value in values.tolist()],
+        "slopes": [encode_number(slope) for slope in slopes.ravel().tolist()],
+    }
 
 
-@compiled
+@partial(compiled, runs_once=True)
 def _at_points(target):
-    """The log density around the first starting point: at that point alone, many models do not depend on their data."""
-    steps = jnp.linspace(-2, 2, 7, dtype=target.dtype)[:, None] * jnp.cos(jnp.arange(target.dim, dtype=target.dtype))
-    return map_chunks(target.log_density, target.initial[0] + steps, target.points_at_once)
+    """The log density around the first starting point: at that point alone, many models do not depend on their data.
+
+    And of its gradient at every point the length and the slopes along a few directions; none, if there is no gradient.
+    """
+    ramp = jnp.arange(target.dim, dtype=target.dtype)
+    points = target.initial[0] + jnp.linspace(-2, 2, 7, dtype=target.dtype)[:, None] * jnp.cos(ramp)
+    if not target.differentiable:
+        return map_chunks(target.log_density, points, target.points_at_once), jnp.zeros((len(points), 0))
+    directions = jax.random.rademacher(jax.random.key(0), (_NUM_SLOPES - 1, target.dim), target.dtype)
+
+    def at(z):
+        value, gradient = jax.value_and_grad(target.log_density)(z)
+        return value, jnp.append(jnp.linalg.norm(gradient), directions @ gradient / math.sqrt(target.dim))
+
+    return map_chunks(at, points, target.points_at_once)
 
 
 def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path: str) -> None:
@@ -191,21 +211,47 @@ def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path
         raise ValueError(f"{other}{', '.join(changed)} differ{'s' if len(changed) == 1 else ''}.{remedy}")
     if mine["start"] is not None and theirs["start"] != mine["start"]:
         raise ValueError(f"{other}it was not begun from this start.{remedy}")
-    before, now = ([decode_number(value) for value in about["log_densities"]] for about in (theirs, mine))
-    if not _alike(np.asarray(before), np.asarray(now), posterior.target.dtype):
+    eps = float(np.finfo(posterior.target.dtype).eps)
+    before, now = (_numbers(about["log_densities"]) for about in (theirs, mine))
+    if not _alike(before, now, eps):
         raise ValueError(
             f"{other}its log density is not this one; around the starting point it was {before[0]:g}, {before[1]:g}, "
             f"..., and is {now[0]:g}, {now[1]:g}, ... (other data, or another model).{remedy}"
         )
+    slopes = [_numbers(about.get("slopes", [])) for about in (theirs, mine)]
+    if len(slopes[0]) > 0 and not _same_slopes(*slopes, eps):  # the files of older versions have none
+        raise ValueError(
+            f"{other}the gradient of its log density is not this one; at the first of the points that are compared its "
+            f"length was {slopes[0][0]:g}, and is {slopes[1][0]:g} (other data, or another model).{remedy}"
+        )
 
 
-def _alike(before: np.ndarray, now: np.ndarray, dtype: np.dtype[Any]) -> bool:
-    """Equal up to the rounding of another device."""
+def _alike(before: np.ndarray, now: np.ndarray, eps: float) -> bool:
+    """Log densities are equal up to the rounding of another device, and more closely so the steps between them.
+
+    Much of a large log density is a constant, and what summing it in another order changes is, too.
+    """
     finite = np.isfinite(before)
     if before.shape != now.shape or not np.array_equal(before[~finite], now[~finite], equal_nan=True):
         return False
+    before, now = before[finite], now[finite]
     with np.errstate(invalid="ignore"):
-        return bool(np.all(np.abs(before - now)[finite] <= 1e-3 + 100 * np.finfo(dtype).eps * np.abs(before[finite])))
+        values = np.abs(before - now) <= 1e-3 + 100 * eps * np.abs(before)
+        steps = np.abs(np.diff(before) - np.diff(now)) <= 1e-3 + 10 * eps * np.max(np.abs(before), initial=0)
+    return bool(np.all(values) and np.all(steps))
+
+
+def _same_slopes(before: np.ndarray, now: np.ndarray, eps: float) -> bool:
+    """Up to rounding, which is that of the longest of the gradients."""
+    if before.shape != now.shape or not np.array_equal(np.isfinite(before), np.isfinite(now)):
+        return False
+    finite = np.isfinite(before)
+    longest = np.max(np.abs(before[finite]), initial=0)
+    return bool(np.all(np.abs(before - now)[finite] <= 1e-6 + 1000 * eps * longest))
+
+
+def _numbers(values: list[Any]) -> np.ndarray:
+    return np.asarray([decode_number(value) for value in values])
 
 
 def _unnamed(setting: Any) -> bool:

@@ -185,7 +185,7 @@ def _contents(header: dict[str, Any], arrays: Arrays, target: StoredTarget, step
         if fit["best"] is not None:
             decode_number(fit["best"])
             decode_estimate(fit["best_elbo"])
-        [decode_number(value) for value in fit["log_densities"]]
+        [decode_number(value) for value in [*fit["log_densities"], *fit.get("slopes", [])]]
         if type(fit["finished"]) is not bool or not posterior.trace or not fit["log_densities"]:
             raise ValueError("what it says of its fit is not whole")
     if "best/log_weights" not in arrays:
