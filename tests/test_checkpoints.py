@@ -116,6 +116,12 @@ def test_another_start_is_another_fit(target, tmp_path):
     relbo.fit(target, start=one, checkpoint=path, **rest)
     with pytest.raises(ValueError, match="not begun from this start"):
         relbo.fit(target, start=other, checkpoint=path, **rest)
+    with pytest.raises(ValueError, match="it was begun with start=, and this one has none"):
+        relbo.fit(target, checkpoint=path, **{**SETTINGS, **rest})
+    begun_anew = tmp_path / "anew.ckpt"
+    relbo.fit(target, checkpoint=begun_anew, **{**SETTINGS, "max_components": 2})
+    with pytest.raises(ValueError, match="not begun from this start"):
+        relbo.fit(target, start=one, checkpoint=begun_anew, **rest)
 
 
 def test_numpy_numbers_and_infinite_scores_can_be_written(target, whole, tmp_path):
@@ -154,6 +160,37 @@ def test_one_fit_leaves_the_files_of_another_alone(target, tmp_path):
     dead.touch()
     relbo.fit(target, checkpoint=tmp_path / "fit", **{**SETTINGS, "max_components": 1})
     assert live.exists() and not dead.exists()
+
+
+@pytest.fixture
+def sealed(monkeypatch):
+    """Nothing can be made in any folder (the tests may run as root, who can write everywhere)."""
+
+    def seal() -> None:
+        opened = os.open
+
+        def refuse(name, flags, *rest, **more):
+            if flags & os.O_CREAT:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+            return opened(name, flags, *rest, **more)
+
+        monkeypatch.setattr(os, "open", refuse)
+
+    return seal
+
+
+def test_a_folder_that_cannot_be_written(sealed, target, tmp_path):
+    sealed()
+    with pytest.raises(ValueError, match=r"which cannot be written .Permission denied.. Give another path"):
+        relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **SETTINGS)
+
+
+def test_a_finished_checkpoint_needs_only_to_be_read(sealed, target, whole, tmp_path, recwarn):
+    path = tmp_path / "fit.ckpt"
+    relbo.fit(target, checkpoint=path, **SETTINGS)
+    sealed()
+    assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
+    assert not recwarn
 
 
 @pytest.mark.parametrize(("code", "refused"), [(errno.ENOLCK, False), (errno.EWOULDBLOCK, True)])

@@ -112,18 +112,30 @@ def locked(path: str | os.PathLike) -> Iterator[Checkpoint]:
         raise ValueError(f"checkpoint is to be written in {folder}, which is not a folder. Make it, or give another.")
     if os.path.isdir(checkpoint.path):
         raise ValueError(f"checkpoint must be the path of a file, and {checkpoint.path} is a folder.")
-    with _lock(f"{checkpoint.path}.lock") as mine:
+    with _lock(f"{checkpoint.path}.lock", needed=not os.path.exists(checkpoint.path)) as mine:
         if mine:
             remove_leftovers(checkpoint.path)
         yield checkpoint
 
 
 @contextlib.contextmanager
-def _lock(name: str) -> Iterator[bool]:
-    """Whether there is a lock: some file systems have none. One that another process holds raises ValueError."""
+def _lock(name: str, needed: bool) -> Iterator[bool]:
+    """Whether there is a lock: some file systems have none. One that another process holds raises ValueError.
+
+    In a folder that cannot be written there is none either: a checkpoint that is there can still be read, but where
+    the lock is `needed` to make one that raises, too.
+    """
     handle = None
     try:
         handle = _take_lock(name) if fcntl is not None else None
+    except OSError as error:
+        if needed:
+            folder = os.path.dirname(name)
+            raise ValueError(
+                f"checkpoint is to be written in {folder}, which cannot be written ({error.strerror}). Give another "
+                "path, or leave to write there."
+            ) from error
+    try:
         yield handle is not None
     finally:
         if handle is not None:
@@ -203,14 +215,19 @@ def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path
     theirs = header["fit"]
     if theirs["seed"] != mine["seed"]:
         raise ValueError(f"{other}its seed is {theirs['seed']}, not {mine['seed']}.{remedy}")
+    if theirs["start"] is not None and mine["start"] is None:
+        raise ValueError(
+            f"{other}it was begun with start=, and this one has none. Give the same start again; or, if there is none, "
+            f"go on from what the file holds, with another checkpoint: fit(start=relbo.load({path!r}))."
+        )
+    if theirs["start"] != mine["start"]:
+        raise ValueError(f"{other}it was not begun from this start.{remedy}")
     settings, asked = header["settings"] | {"family": header["family"]}, settings_of(booster)
     asked |= {"family": encode_family(booster.family)}
     compared = [name for name in asked if name not in _MEMORY and not _unnamed(asked[name])]
     changed = [name for name in compared if asked[name] != settings.get(name)]
     if changed:
         raise ValueError(f"{other}{', '.join(changed)} differ{'s' if len(changed) == 1 else ''}.{remedy}")
-    if mine["start"] is not None and theirs["start"] != mine["start"]:
-        raise ValueError(f"{other}it was not begun from this start.{remedy}")
     eps = float(np.finfo(posterior.target.dtype).eps)
     before, now = (_numbers(about["log_densities"]) for about in (theirs, mine))
     if not _alike(before, now, eps):
