@@ -19,7 +19,7 @@ from relbo.boosting import Booster, State
 from relbo.mixture import map_chunks
 from relbo.posterior import Posterior
 from relbo.storage.container import NewerFormat, pack, remove_leftovers, write_atomically
-from relbo.storage.files import Contents, check_alike, describe, encode_family, read, settings_of
+from relbo.storage.files import Contents, check_alike, describe, encode_family, other_versions, read, settings_of
 from relbo.storage.objects import decode_number, encode_number
 from relbo.storage.targets import encode_target
 
@@ -228,6 +228,8 @@ def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path
     changed = [name for name in compared if asked[name] != settings.get(name)]
     if changed:
         raise ValueError(f"{other}{', '.join(changed)} differ{'s' if len(changed) == 1 else ''}.{remedy}")
+    if not theirs["finished"] and (versions := other_versions(header)) is not None:
+        warn(f"The checkpoint {path} was written by {versions}. The fit goes on, but not to the same bits.")
     eps = float(np.finfo(posterior.target.dtype).eps)
     before, now = (_numbers(about["log_densities"]) for about in (theirs, mine))
     if not _alike(before, now, eps):

@@ -149,6 +149,17 @@ def settings_of(booster: Booster) -> dict[str, Any]:
     }
 
 
+def other_versions(header: dict[str, Any]) -> str | None:
+    """What wrote a file, if that was another version of relbo or JAX than this; None if it was this one."""
+    now = {"relbo": importlib.metadata.version("relbo"), "jax": jax.__version__}
+    same = all(header.get(name) == version for name, version in now.items())
+    return None if same else f"{_versions(header)}, where this is {_versions(now)}"
+
+
+def _versions(header: dict[str, Any]) -> str:
+    return f"relbo {header.get('relbo', 'unknown')} with JAX {header.get('jax', 'unknown')}"
+
+
 class Contents(NamedTuple):
     """What a file holds. `best` is the best iterate so far, in the checkpoint of a step rule that is not monotone."""
 
@@ -168,7 +179,7 @@ def read(path: str | os.PathLike, step_rule: AbstractStep | None = None) -> Cont
     except _BROKEN as error:
         raise ValueError(
             f"{name} cannot be read as a posterior ({type(error).__name__}: {error}). Either it was not written by "
-            "relbo.save, or by a version whose settings this one does not know."
+            f"relbo.save, or by a version whose settings this one does not know: it says {_versions(header)}."
         ) from error
     raise ValueError(
         f'{name} holds a posterior in float64. Call jax.config.update("jax_enable_x64", True) first, at the start of '
@@ -256,6 +267,7 @@ def _whitened(header: dict[str, Any], arrays: Arrays, target: StoredTarget) -> W
     family = decode(header["map"])
     zeros = jax.ShapeDtypeStruct((target.dim,), target.dtype)
     params = _unflatten("map", arrays, jax.eval_shape(family.init, zeros, zeros))
+    _check_numbers("the map to whitened coordinates", jax.tree.leaves(params))
     if "anchor" in arrays:
         point = _checked("anchor", arrays["anchor"], (target.dim,), target.dtype)
         return Whitened(Anchored(target, point, np.nan, np.nan), family, params)
@@ -268,7 +280,9 @@ def _mixture(name: str, family: AbstractFamily, one: PyTree, arrays: Arrays, dty
     weights = _checked(name, log_weights, (capacity,), dtype)
     if not np.isclose(np.exp(log_weights.astype(np.float64)).sum(), 1, atol=1e-3):
         raise ValueError("the weights do not sum to one")
-    return Mixture(family, _unflatten(f"{name}/params", arrays, one, capacity), weights)
+    params = _unflatten(f"{name}/params", arrays, one, capacity)
+    _check_numbers("a component", [np.asarray(leaf)[log_weights > -np.inf] for leaf in jax.tree.leaves(params)])
+    return Mixture(family, params, weights)
 
 
 def _modes(arrays: Arrays, one: PyTree) -> PyTree:
@@ -302,6 +316,12 @@ def _checked(name: str, array: np.ndarray, shape: tuple[int, ...], dtype) -> jax
     if array.shape != shape or array.dtype != dtype:
         raise ValueError(f"{name} has shape {array.shape} and dtype {array.dtype}, not {shape} and {dtype}")
     return jax.device_put(array)
+
+
+def _check_numbers(what: str, leaves: list[Any]) -> None:
+    """A parameter that is not finite would make NaN of every draw."""
+    if not all(np.isfinite(leaf).all() for leaf in leaves):
+        raise ValueError(f"the parameters of {what} are not finite")
 
 
 def _whole(number: Any) -> int:
