@@ -238,7 +238,7 @@ def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path
             f"..., and is {now[0]:g}, {now[1]:g}, ... (other data, or another model).{remedy}"
         )
     slopes = [_numbers(about.get("slopes", [])) for about in (theirs, mine)]
-    if len(slopes[0]) > 0 and not _same_slopes(*slopes, eps):  # the files of older versions have none
+    if len(slopes[0]) > 0 and not _same_slopes(slopes[0], slopes[1], eps):  # the files of older versions have none
         raise ValueError(
             f"{other}the gradient of its log density is not this one; at the first of the points that are compared its "
             f"length was {slopes[0][0]:g}, and is {slopes[1][0]:g} (other data, or another model).{remedy}"
