@@ -11,6 +11,7 @@ import numpy as np
 
 from relbo._compiled import compiled
 from relbo._require import require
+from relbo.choices import seed_number, whole_number
 from relbo.diagnostics import psis, resample_whitened
 from relbo.mixture import map_chunks
 from relbo.posterior import Posterior
@@ -49,6 +50,7 @@ def to_arviz(
     asked for. Attributes say with what and how the posterior was made, and how good it is.
     """
     _check_counts(num_draws, num_chains)
+    seed, prior = seed_number(seed), whole_number("prior", prior, 0)
     target = posterior.target
     if isinstance(target, StoredTarget):
         if importance_resampled or log_likelihood:
@@ -84,7 +86,9 @@ def to_arviz(
 
 
 def _check_counts(num_draws: int, num_chains: int) -> None:
-    if num_draws < 1 or num_chains < 1 or num_draws % num_chains:
+    whole_number("num_draws", num_draws, 1)
+    whole_number("num_chains", num_chains, 1)
+    if num_draws % num_chains:
         raise ValueError(f"num_draws must be a positive multiple of num_chains, got {num_draws} and {num_chains}.")
 
 

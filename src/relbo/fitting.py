@@ -5,7 +5,6 @@ import dataclasses
 import inspect
 import logging
 import math
-import operator
 import os
 import signal
 import traceback
@@ -17,6 +16,7 @@ import jax
 from relbo._warn import warn
 from relbo.boosting import Booster, State
 from relbo.budgets import budget
+from relbo.choices import did_you_mean, seed_number, whole_number
 from relbo.estimate import Estimate
 from relbo.interrupts import Terminated, interruption_in, terminable
 from relbo.mixture import Mixture
@@ -71,13 +71,15 @@ def fit(
     1
     """
     _check_settings(settings)
-    limit = _checked_limit(max_components)
+    _check_objects(start, best_by, checkpoint)
+    limit = 32 if max_components is None else whole_number("max_components", max_components, 1)
+    seed = seed_number(seed)
     target = as_target(target)
     booster = _checked_booster(target, start, settings)
     rules = [*_checked_rules(stop, target.dim), MaxComponents(limit), MaxIterations(3 * limit + 10)]
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
-        run = _Run(booster, rules, operator.index(seed), best_by, file)
+        run = _Run(booster, rules, seed, best_by, file)
         run.begin(start)
         try:
             with terminable(), progress(progress_bar) as report:
@@ -328,24 +330,29 @@ def _checked_booster(target, start: Posterior | None, settings: dict[str, Any]) 
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
-    known = [name for name in inspect.signature(make_booster).parameters if name != "target"]
+    signatures = (inspect.signature(fit).parameters, inspect.signature(make_booster).parameters)
+    known = [name for names in signatures for name in names if name not in ("target", "settings")]
     unknown = sorted(set(settings) - set(known))
     if unknown:
-        raise TypeError(f"fit has no setting {', '.join(unknown)}. It takes {', '.join(known)}, and those of its own.")
+        hint = did_you_mean(unknown[0], known)
+        raise TypeError(f"fit has no setting {', '.join(unknown)}. {hint}It takes {', '.join(known)}.")
 
 
-def _checked_limit(max_components: int | None) -> int:
-    if max_components is None:
-        return 32
-    if isinstance(max_components, bool) or not isinstance(max_components, int) or max_components < 1:
-        raise ValueError(f"max_components must be an integer of at least 1, got {max_components!r}.")
-    return max_components
+def _check_objects(start: Any, best_by: Any, checkpoint: Any) -> None:
+    if start is not None and not isinstance(start, Posterior):
+        raise ValueError(
+            f"start must be a posterior, what fit returned, got {type(start).__name__}. relbo.load(path) reads one."
+        )
+    if best_by is not None and not callable(best_by):
+        raise ValueError(f"best_by must be a function of a posterior, larger being better, got {best_by!r}.")
+    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
+        raise ValueError(f"checkpoint must be the path of a file, got {checkpoint!r}.")
 
 
 def _checked_rules(stop, dim: int) -> list[AbstractStop]:
     if stop is None:
         return [GapBelow(), Stalled(min_improvement=budget(dim).min_gain)]
-    rules = [stop] if isinstance(stop, AbstractStop) else list(stop)
+    rules = list(stop) if isinstance(stop, list | tuple) else [stop]
     for rule in rules:
         if not isinstance(rule, AbstractStop):
             raise ValueError(f"stop takes rules such as relbo.GapBelow(0.01), got {rule!r}.")

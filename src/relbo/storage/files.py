@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from relbo.boosting import Booster, State
+from relbo.choices import whole_number
 from relbo.families import AbstractFamily
 from relbo.mixture import Mixture, empty_mixture
 from relbo.posterior import Posterior
@@ -46,8 +47,7 @@ def save(posterior: Posterior, path: str | os.PathLike, *, num_draws: int | None
 
     The file is a header in JSON and arrays (docs/storage.md has the format); reading it executes nothing.
     """
-    if num_draws is not None and num_draws < 0:
-        raise ValueError(f"num_draws must be at least 0, got {num_draws}.")
+    num_draws = None if num_draws is None else whole_number("num_draws", num_draws, 0)
     write_atomically(path, to_bytes(posterior, num_draws=num_draws, data=data))
 
 

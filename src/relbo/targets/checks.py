@@ -16,19 +16,13 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from relbo._warn import warn
+from relbo.targets.arguments import UNTRACEABLE
 from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import Layout
 from relbo.targets.search import Tries, evaluate, first_usable, moved, nowhere, problem_at, shorten
 
 T = TypeVar("T", bound=AbstractTarget)
 
-UNTRACEABLE = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerBoolConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
 NUM_PROBES = 4
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from relbo.targets.arguments import check_call
 from relbo.targets.base import AbstractLayoutTarget
 from relbo.targets.checks import check_at_example, check_traceable, has_hessian
 from relbo.targets.layout import Layout, read_example
@@ -98,6 +99,7 @@ def from_log_density(
     _check_function(function)
     layout, leaves = read_example(example, supports)
     data = _read_args(args)
+    check_call("log_density(params, *args)", function, (example, *data), {})
     check_traceable(function, layout, data)
     initial = starting_points(layout, leaves, init)
     build = partial(JaxTarget, function, data, layout, differentiable=differentiable)
@@ -141,7 +143,7 @@ def _data_array(path: Any, leaf: Any) -> Array:
     array = np.asarray(leaf)
     if array.dtype.kind not in "biufc" and not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(
-            f"args{jax.tree_util.keystr(path)} is of type {type(leaf).__name__}, which is not numeric. "
-            "Bind options by functools.partial or a closure, and keep args for data."
+            f"args{jax.tree_util.keystr(path)} is of type {type(leaf).__name__} (dtype {array.dtype}), which is not "
+            "numeric. Encode categories as integers; bind options by functools.partial, and keep args for data."
         )
     return jax.device_put(np.array(array))  # a copy: what the user does to the data later must not reach the target

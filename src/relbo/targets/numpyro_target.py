@@ -18,7 +18,7 @@ from numpyro.distributions import biject_to
 from numpyro.infer import Predictive
 
 from relbo._require import require
-from relbo.targets.arguments import Arguments, split_arguments
+from relbo.targets.arguments import Arguments, plain_data_named, split_arguments
 from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import Layout, read_example
 from relbo.targets.numpyro_handlers import Rescaled, Unobserved
@@ -259,7 +259,8 @@ def read_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model, a function, got {type(model).__name__}.")
     arguments, arrays = split_arguments(args, kwargs)
-    return _with_starts(NumPyroTarget(model, read_model(model, arguments, arrays), arguments, arrays))
+    with plain_data_named(args, kwargs):
+        return _with_starts(NumPyroTarget(model, read_model(model, arguments, arrays), arguments, arrays))
 
 
 def _with_starts(target: NumPyroTarget) -> NumPyroTarget:

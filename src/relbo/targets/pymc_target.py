@@ -16,6 +16,7 @@ from relbo._require import require
 from relbo.targets.base import AbstractTarget
 from relbo.targets.checks import check_at_example, has_hessian
 from relbo.targets.layout import Layout, read_example
+from relbo.targets.pymc_data import put, readable_errors, replace_data
 from relbo.targets.pymc_graphs import Graphs, graphs_of
 from relbo.targets.pymc_report import report
 from relbo.targets.search import NUM_TRIED, Tries, from_prior, shorten, uniform
@@ -129,21 +130,23 @@ class PyMCTarget(AbstractTarget):
         with self._in_model():
             return {name: np.array(value) for name, value in find_constants(self.graphs.model).items()}
 
-    def with_data(self, **data: Any) -> "PyMCTarget":
-        """The posterior given other values of `pm.Data`. The model keeps its own.
+    def with_data(self, *, coords: Mapping[str, Any] | None = None, **data: Any) -> "PyMCTarget":
+        """The posterior given other values of `pm.Data`, and other labels of dims. The model keeps its own.
 
         The same compiled programs serve data of the same shapes.
         """
-        with self._in_model(data):
+        with self._in_model(data, coords) as shapes, readable_errors(shapes, data):
             return from_pymc(self.graphs.model)
 
     def predict(self, draws: PyTree, seed: int, /, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
         """Posterior predictive draws of the observed variables, by `pm.sample_posterior_predictive`.
 
-        `kwargs` are new values of `pm.Data`; the model keeps its own. As always in PyMC, an observed variable has the
-        shape of its data unless it was given one (`shape=mu.shape`), and a free variable that depends on changed data,
-        be it by its shape alone, is drawn anew from its prior; PyMC's log line "Sampling: [...]" names it.
+        `kwargs` are new values of `pm.Data`, and `coords` new labels of dims as `pm.set_data` takes them; the model
+        keeps its own. As always in PyMC, an observed variable has the shape of its data unless it was given one
+        (`shape=mu.shape`), and a free variable that depends on changed data, be it by its shape alone, is drawn anew
+        from its prior; PyMC's log line "Sampling: [...]" names it.
         """
+        coords = kwargs.pop("coords", None)
         if args:
             raise TypeError("predict takes new data by the names of pm.Data, as keyword arguments.")
         if self.subsamples:
@@ -159,7 +162,7 @@ class PyMCTarget(AbstractTarget):
             dims={name: list(axes) for name, axes in self.dims().items()},
         )
         model = self.graphs.model
-        with self._in_model(kwargs):
+        with self._in_model(kwargs, coords) as shapes, readable_errors(shapes, kwargs):
             found = pymc.sample_posterior_predictive(
                 known, model=model, random_seed=seed, progressbar=False, return_inferencedata=False
             )
@@ -194,8 +197,13 @@ class PyMCTarget(AbstractTarget):
         return jnp.asarray(value, self.dtype)
 
     @contextlib.contextmanager
-    def _in_model(self, new_data: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """The model holds this target's data and labels, with `new_data` instead of some; afterwards, its own again."""
+    def _in_model(
+        self, new_data: Mapping[str, Any] | None = None, coords: Mapping[str, Any] | None = None
+    ) -> Iterator[dict[str, tuple[int, ...]]]:
+        """The model holds this target's data and labels, with `new_data` instead of some; afterwards, its own again.
+
+        Yields the shapes of all `pm.Data` without the new ones.
+        """
         model = self.graphs.model
         lengths = {
             model.dim_lengths[name]: each if isinstance(each, int) else len(each) for name, each in self.labels.of_dims
@@ -205,32 +213,12 @@ class PyMCTarget(AbstractTarget):
         labels = {name: each if isinstance(each, tuple) else None for name, each in self.labels.of_dims}
         before = {variable: variable.get_value() for variable in own}, dict(model.coords)
         try:
-            _put(model, own, labels)
-            for name, value in (new_data or {}).items():
-                _replace_data(model, name, np.asarray(value))
-            yield
+            put(model, own, labels)
+            shapes = {variable.name: variable.get_value().shape for variable in model.data_vars}
+            replace_data(model, new_data or {}, coords)
+            yield shapes
         finally:
-            _put(model, *before)
-
-
-def _put(model: Any, values: Mapping[Any, Any], labels: Mapping[str, Any]) -> None:
-    for variable, value in values.items():
-        variable.set_value(np.asarray(value, variable.dtype))
-    model.coords.update(labels)
-
-
-def _replace_data(model: Any, name: str, value: np.ndarray) -> None:
-    """`pm.set_data`, with the labels of an axis counted anew if its length changes."""
-    known = [variable.name for variable in model.data_vars]
-    if name not in known:
-        raise ValueError(f"the model has no pm.Data called {name!r}. It has: {', '.join(known) or 'none'}.")
-    axes = zip(model.named_vars_to_dims.get(name) or (), value.shape, strict=False)
-    labels = {
-        axis: tuple(range(size))
-        for axis, size in axes
-        if model.coords.get(axis) is not None and len(model.coords[axis]) != size
-    }
-    model.set_data(name, value, coords=labels)
+            put(model, *before)
 
 
 def from_pymc(model: Any) -> PyMCTarget:

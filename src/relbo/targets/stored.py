@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from relbo.choices import seed_number, whole_number
 from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import Layout
 from relbo.targets.limited import PLENTY
@@ -102,8 +103,7 @@ class StoredTarget(AbstractTarget):
 
     def choose_draws(self, num_draws: int, seed: int) -> StoredDraws:
         """Some of the stored draws."""
-        if num_draws < 1:
-            raise ValueError(f"num_draws must be at least 1, got {num_draws}.")
+        num_draws, seed = whole_number("num_draws", num_draws, 1), seed_number(seed)
         if self.draws is None or num_draws > self.draws.num:
             num = 0 if self.draws is None else self.draws.num
             raise ValueError(

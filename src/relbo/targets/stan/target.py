@@ -4,7 +4,7 @@ import os
 import pathlib
 import re
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32, PyTree
 
+from relbo.choices import whole_number
 from relbo.targets.base import AbstractTarget
-from relbo.targets.stan.build import build
+from relbo.targets.stan.build import build, has_parameters
 from relbo.targets.stan.data import read_data, to_arrays, to_json
 from relbo.targets.stan.library import Description, Library, load
 
@@ -99,6 +100,16 @@ class StanTarget(AbstractTarget):
         """All data: Stan does not say which of them are observations."""
         return {name: np.asarray(value) for name, value in self.data.items()}
 
+    def predict(self, draws: PyTree, seed: int, /, *args: Any, **kwargs: Any) -> NoReturn:
+        """A program says itself how data are drawn, in its generated quantities, and they are among the draws."""
+        computed = [name for name in self.entries if name not in self.parameters]
+        have = f"this one computes {', '.join(computed)}" if computed else "this one has none"
+        raise ValueError(
+            "a Stan program predicts by its generated quantities (y_rep = normal_rng(mu, sigma), say), which are among "
+            f"the draws of posterior.sample; {have}. relbo.to_arviz(posterior, posterior_predictive=[...]) takes their "
+            "names."
+        )
+
     def _one_point(self, z: Float[Array, "..."]) -> Float[Array, " dim"]:
         z = jnp.asarray(z, self.dtype)
         if z.shape != (self.dim,):
@@ -164,10 +175,12 @@ def from_stan(program: str | os.PathLike, data: Any = None, *, name: str | None 
         target = relbo.from_callable(lambda z: model.log_density_gradient(z, propto=False), dim=model.param_unc_num())
         ```
     """
-    if not 0 <= seed < 2**32:
+    if whole_number("seed", seed, 0) >= 2**32:
         raise ValueError(f"seed must be an integer from 0 to 2**32 - 1, got {seed}.")
     source, include, name = _read_program(program, name)
     values = read_data(data)
+    if not has_parameters(source, include):
+        raise ValueError(f"the Stan program {name!r} has no parameters, so there is nothing to infer.")
     library = load(build(source, name, include))
     try:
         handle, description = library.make(to_json(values), seed)
