@@ -38,7 +38,7 @@ _MODES_KEY = 2**31 - 2
 
 
 def fit(
-    target: Any,
+    target: Any = None,
     *,
     seed: SupportsIndex = 0,
     max_components: int | None = None,
@@ -50,6 +50,8 @@ def fit(
     **settings: Any,
 ) -> Posterior:
     r"""Fit a mixture to a target, or to a PyMC model: whiten, boost, stop by the duality gap, polish.
+
+    Without a target inside `with model:`, the PyMC model is meant, as it is in PyMC's own functions.
 
     There are at most `max_components`, 32 by default. `stop` replaces the other rules, `GapBelow()` and `Stalled()` by
     default. `settings` are those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine,

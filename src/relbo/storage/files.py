@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -84,10 +85,16 @@ def check_alike(stored: AbstractTarget, target: AbstractTarget, what: str) -> No
             f"{what} is in {stored.dim} dimensions ({stored.dtype}), the target has {target.dim} ({target.dtype}): "
             "pass the target that was fitted."
         )
-    if target.coordinate_names() != stored.coordinate_names():
+    names = target.coordinate_names()
+    if stored.coordinate_names() not in (names, [_counted_from_zero(name, target.first_index) for name in names]):
         pairs = zip(stored.coordinate_names(), target.coordinate_names(), strict=True)
         before, now = next((a, b) for a, b in pairs if a != b)
         raise ValueError(f"{what} has a coordinate {before!r} where the target has {now!r}: pass the same model.")
+
+
+def _counted_from_zero(name: str, first_index: int) -> str:
+    """As the first files name the coordinates of a Stan program: `theta[0]` for `theta[1]`."""
+    return re.sub(r"(?<=[\[,])\d+(?=[\],])", lambda found: str(int(found[0]) - first_index), name)
 
 
 def to_bytes(posterior: Posterior, *, num_draws: int | None = 0, data: bool = False) -> list[bytes]:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from relbo.targets.layout import Layout
+from relbo.targets.table import as_table
 
 _NUMBERS_AT_ONCE = 2**24  # 64 MB in float32
 
@@ -58,6 +59,15 @@ class AbstractTarget(eqx.Module):
 
     # What the tools around a posterior may ask. A target that knows only its density keeps these answers; a front end
     # answers for its model. Names are those of the model; arrays are NumPy's where nothing is traced.
+
+    @property
+    def first_index(self) -> int:
+        """From where the model's own language counts the entries of an array."""
+        return 0
+
+    def supports(self) -> dict[str, str]:
+        """Where every parameter lives, in a word or two, as far as that is known."""
+        return {}
 
     def dims(self) -> dict[str, tuple[str, ...]]:
         """The names of the axes of every variable that has them: parameters, deterministics, observed data."""
@@ -118,6 +128,10 @@ class AbstractTarget(eqx.Module):
         """An unbiased estimate of `log_density(z)` (which always uses all data) on one minibatch. Traceable."""
         raise NotImplementedError
 
+    def __str__(self) -> str:
+        """A table of the parameters."""
+        return as_table(self)
+
     # By identity, so that `jax.jit(target.log_density)` works: Equinox would hash the arrays, which cannot be hashed.
     # Programs that take the target as an argument compare its structure instead, and are shared between equal ones.
 
@@ -144,6 +158,9 @@ class AbstractLayoutTarget(AbstractTarget):
 
     def described(self) -> Layout | None:
         return self.layout
+
+    def supports(self) -> dict[str, str]:
+        return {leaf.name: "real" if leaf.support is None else leaf.support.label for leaf in self.layout.leaves}
 
 
 class AbstractWrapper(AbstractTarget):
@@ -187,6 +204,13 @@ class AbstractWrapper(AbstractTarget):
 
     def coordinate_names(self) -> list[str]:
         return self.target.coordinate_names()
+
+    @property
+    def first_index(self) -> int:
+        return self.target.first_index
+
+    def supports(self) -> dict[str, str]:
+        return self.target.supports()
 
     def dims(self) -> dict[str, tuple[str, ...]]:
         return self.target.dims()

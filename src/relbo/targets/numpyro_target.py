@@ -25,7 +25,7 @@ from relbo.targets.numpyro_handlers import Rescaled, Unobserved
 from relbo.targets.numpyro_report import report
 from relbo.targets.numpyro_sites import Facts, Site, read_model, read_sites
 from relbo.targets.search import find_starts
-from relbo.targets.supports import support_words
+from relbo.targets.supports import name_support, support_words
 
 _SEED = 0  # for the draws of a model that draws although all its continuous latents are given; they change no density
 
@@ -138,6 +138,16 @@ class NumPyroTarget(AbstractTarget):
         here, there = jax.vmap(self.constrain)(points), jax.vmap(layout.constrain)(points)
         same = all(np.array_equal(here[name], there[name], equal_nan=True) for name in here)
         return layout if same and layout.dim == self.dim else None
+
+    def supports(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+
+        def look(z) -> None:
+            trace = self._trace(self._split_constrained(z))
+            found.update({site.name: name_support(trace[site.name]["fn"].support) for site in self.facts.latents})
+
+        jax.eval_shape(look, self.initial[0])
+        return found
 
     def dims(self) -> dict[str, tuple[str, ...]]:
         sites = self.facts.of_kind("latent", "deterministic", "observed")

@@ -22,6 +22,9 @@ from relbo.targets.pymc_report import report
 from relbo.targets.search import NUM_TRIED, Tries, from_prior, shorten, uniform
 from relbo.targets.starts import NUM_DRAWS, starting_points
 
+_SUPPORTS = {None: "real", "log": "positive", "logodds": "unit interval"}
+"""Of PyMC's transforms, by their names; the others are named after where they lead."""
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -101,6 +104,12 @@ class PyMCTarget(AbstractTarget):
 
     def _in_dtype(self, value: Array) -> Array:
         return value.astype(self.dtype) if jnp.issubdtype(value.dtype, jnp.floating) else value
+
+    def supports(self) -> dict[str, str]:
+        """By PyMC's transforms: a variable without one is real, or its density is zero where it is not."""
+        transforms = self.graphs.model.rvs_to_transforms
+        names = {rv.name: getattr(transforms[rv], "name", None) for rv in self.graphs.model.free_RVs}
+        return {name: _SUPPORTS.get(transform, str(transform)) for name, transform in names.items()}
 
     def dims(self) -> dict[str, tuple[str, ...]]:
         """Those of the model; an axis of a variable that has no name there is called as ArviZ would call it."""

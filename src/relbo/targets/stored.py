@@ -61,6 +61,10 @@ class StoredTarget(AbstractTarget):
         """Nothing is computed here, however many data there are."""
         return PLENTY
 
+    @property
+    def first_index(self) -> int:
+        return 1 if self.kind == "StanTarget" else 0
+
     def log_density(self, z: Float[Array, " dim"]) -> NoReturn:
         del z
         raise ValueError(f"This needs the log density, and {self._where()}")

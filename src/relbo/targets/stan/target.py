@@ -53,7 +53,7 @@ class StanTarget(AbstractTarget):
         self.differentiable, self.twice_differentiable = True, False
         self.initial, self.program = jnp.asarray(initial), program
         self.handle = jnp.asarray(np.array([handle], np.int64).view(np.int32))
-        self.names = tuple(map(_zero_based, description.coordinates))
+        self.names = tuple(map(_in_brackets, description.coordinates))
         self.parameters = tuple(description.parameters)
         self.entries, self.data = _find_entries(description), data
 
@@ -89,6 +89,10 @@ class StanTarget(AbstractTarget):
 
     def coordinate_names(self) -> list[str]:
         return list(self.names)
+
+    @property
+    def first_index(self) -> int:
+        return 1
 
     def log_likelihood(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         """The generated quantities called `log_lik` or `log_lik_...`."""
@@ -222,9 +226,9 @@ def _starting_points(library: Library, handle: int, dim: int, seed: int) -> np.n
     return np.resize(usable, (_NUM_STARTS, dim)).astype(dtype)
 
 
-def _zero_based(name: str) -> str:
-    """`theta.1.2` as `theta[0,1]`."""
-    return re.sub(r"(\.\d+)+", lambda found: f"[{','.join(str(int(i) - 1) for i in found[0][1:].split('.'))}]", name)
+def _in_brackets(name: str) -> str:
+    """`theta.1.2` as `theta[1,2]`: Stan counts from one, and so do its users."""
+    return re.sub(r"(\.\d+)+", lambda found: f"[{found[0][1:].replace('.', ',')}]", name)
 
 
 def _find_entries(description: Description) -> dict[str, Array]:
