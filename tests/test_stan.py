@@ -343,7 +343,7 @@ def test_bad_programs():
         from_stan("parameters { real mu; } model { mu ~ normal(nu, 1); }")
     with pytest.raises(FileNotFoundError, match=r"absent.stan"):
         from_stan("absent.stan")
-    with pytest.raises(ValueError, match="seed must be an integer from 0"):
+    with pytest.raises(ValueError, match="seed must be an integer of at least 0, got -1"):
         from_stan(EIGHT_SCHOOLS, SCHOOLS, seed=-1)
 
 
