@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 import jax
+import numpy as np
 
 from relbo._warn import warn
 from relbo.boosting import Booster, State
@@ -33,6 +34,8 @@ from relbo.trace import Record
 
 MAX_NAN_FRACTION = 0.1
 """A fit stops, with what it has, when a larger share of the draws has a NaN log density."""
+_COARSE = 0.01
+"""Nats; a last digit that is worth more is warned of."""
 _POLISH_KEY = 2**31 - 1  # no iteration has these numbers
 _MODES_KEY = 2**31 - 2
 
@@ -88,7 +91,9 @@ def fit(
                 run.go(report)
         except (Exception, KeyboardInterrupt, Terminated) as error:
             run.end_early(error)
-        return run.posterior()
+        posterior = run.posterior()
+        _warn_of_rounding(posterior)
+        return posterior
 
 
 class _Run:
@@ -290,6 +295,18 @@ def _last_line(error: BaseException) -> str:
 
 def _is_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
+def _warn_of_rounding(posterior: Posterior) -> None:
+    """Where a log density is so large that its last digit is more than what is left to improve."""
+    dtype = posterior.target.dtype
+    unit = float(np.finfo(dtype).eps) * abs(float(posterior.elbo.value))
+    if dtype == np.float32 and unit > _COARSE:
+        warn(
+            f"A log density of {posterior.elbo.value:.3g} is rounded to {unit:.2g} nats in float32, so that smaller "
+            'differences were noise to this fit. Compute in float64: jax.config.update("jax_enable_x64", True) before '
+            "the target is made."
+        )
 
 
 _FIELDS = {

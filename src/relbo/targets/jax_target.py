@@ -68,8 +68,9 @@ def from_log_density(
         function: `function(params, *args)` returns log p, a scalar, up to a constant. Use the same function object
             again for new data, and nothing is compiled twice.
         example: one point of positive density, in the model's own (constrained) space: any tree of floats. It sets
-            names, structure, shapes and dtype of the parameters, and is the first starting point; if density or
-            gradient are not finite there, another one is looked for, with a warning.
+            names, structure, shapes and dtype of the parameters (float32, or float64 if JAX has x64 enabled), and is
+            the first starting point; if density or gradient are not finite there, another one is looked for, with a
+            warning.
         args: data: a tuple of arrays or trees of arrays. They are traced, so new data of the same shapes do not
             recompile.
         supports: where parameters live, if not on the whole real line: `{"sigma": "positive"}`. A name, a tuple such
