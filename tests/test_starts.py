@@ -202,3 +202,14 @@ def test_a_right_gradient_is_accepted(dim):
     relbo.from_callable(
         lambda z: (-np.sum(np.log1p(z**2)) - np.sum(np.cos(3 * z)), -2 * z / (1 + z**2) + 3 * np.sin(3 * z)), dim=dim
     )
+
+
+def test_a_function_that_raises_far_from_the_start_is_accepted(recwarn):
+    def narrow(z):
+        if np.abs(z).max() > 0.5:
+            raise FloatingPointError("out of range")
+        return -z @ z / 2, -z
+
+    assert relbo.from_callable(narrow, dim=2).dim == 2
+    relbo.from_callable(lambda z: (-np.sum(np.exp(z**2)), -2 * z * np.exp(z**2)), dim=2)
+    assert not recwarn

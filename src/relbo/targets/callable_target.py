@@ -201,7 +201,7 @@ def _checked_start(target: CallableTarget) -> CallableTarget:
     if problem is not None:
         found, num_tried = None, 0
         if values[0] != np.inf:  # an infinite density is no matter of where one starts
-            found, num_tried = first_usable(target.host, _other_starts(points))
+            found, num_tried = first_usable(partial(_try, target.host), _other_starts(points))
         if found is None:
             raise ValueError(nowhere(problem, names, points[0], "the first starting point", num_tried, str))
         warn(moved(problem, names, "the first starting point", found))
@@ -209,6 +209,15 @@ def _checked_start(target: CallableTarget) -> CallableTarget:
     if target.differentiable:
         _check_lines(target.host, np.asarray(target.initial, np.float64)[0])
     return target
+
+
+def _try(host: Host, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values and gradients at points that nobody asked for: NaN where the function raises, and no warnings of NumPy."""
+    try:
+        with np.errstate(all="ignore"):
+            return host(np.asarray(points, np.float64))
+    except RuntimeError:
+        return np.full(len(points), np.nan), np.full(points.shape, np.nan)
 
 
 def _other_starts(points: np.ndarray) -> Iterator[Tries]:
@@ -234,7 +243,7 @@ def _check_lines(host: Host, start: np.ndarray) -> None:
 
 def _check_line(host: Host, centre: np.ndarray, direction: np.ndarray, size: float) -> None:
     """The tolerance allows for a function that computes in float32, and for the curvature that the gradients show."""
-    values, gradients = host(centre + size * np.outer([0.0, 1.0, -1.0], direction))
+    values, gradients = _try(host, centre + size * np.outer([0.0, 1.0, -1.0], direction))
     if not (np.isfinite(values).all() and np.isfinite(gradients).all()):
         return
     slopes = gradients @ direction

@@ -1,5 +1,6 @@
 """A Stan program as a target: its density, gradient and constraining map, called by XLA without Python between."""
 
+import logging
 import os
 import pathlib
 import re
@@ -223,6 +224,8 @@ def _starting_points(library: Library, handle: int, dim: int, seed: int) -> np.n
             f"no usable starting point: log density or gradient is not finite at the origin and at {_NUM_TRIES} "
             f"points drawn from (-2, 2) in unconstrained coordinates. {reason}"
         )
+    if np.any(usable[0]):
+        logging.getLogger("relbo").info("the origin has no finite density or gradient: starting from %s", usable[0])
     return np.resize(usable, (_NUM_STARTS, dim)).astype(dtype)
 
 
