@@ -95,6 +95,13 @@ class StanTarget(AbstractTarget):
     def first_index(self) -> int:
         return 1
 
+    def coords(self) -> dict[str, np.ndarray]:
+        """Labels that count from one, for the axes as ArviZ calls them."""
+        axes = (
+            (f"{name}_dim_{axis}", size) for name, each in self.entries.items() for axis, size in enumerate(each.shape)
+        )
+        return {label: np.arange(1, size + 1) for label, size in axes}
+
     def log_likelihood(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         """The generated quantities called `log_lik` or `log_lik_...`."""
         names = [name for name in self.entries if name == "log_lik" or name.startswith("log_lik_")]
