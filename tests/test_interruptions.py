@@ -100,10 +100,10 @@ TERMINATED = """
     import relbo
     from lean_fits import SETTINGS, lean_target
     step = relbo.Booster.step
-    def terminated(self, key, state):
+    def terminated(self, key, state, *rest):
         if state.iteration == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-        return step(self, key, state)
+        return step(self, key, state, *rest)
     relbo.Booster.step = terminated
     relbo.fit(lean_target(), checkpoint={checkpoint!r}, **SETTINGS)
     print("not reached")

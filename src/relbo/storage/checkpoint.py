@@ -170,7 +170,7 @@ def _take_lock(name: str) -> int | None:
 def fingerprint(booster: Booster, seed: int, start: Posterior | None) -> dict[str, Any]:
     """What must not change between the parts of one fit."""
     encode_family(booster.family)  # raises now, and not after the first iteration, if a file cannot hold it
-    values, slopes = (np.asarray(found, np.float64) for found in _at_points(booster.limited_target()))
+    values, gradients = _at_points(booster.limited_target())
     digest = None
     if start is not None:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(start.state.mixture)]
@@ -178,28 +178,31 @@ def fingerprint(booster: Booster, seed: int, start: Posterior | None) -> dict[st
     return {
         "seed": seed,
         "start": digest,
-        "log_densities": [encode_number(value) for value in values.tolist()],
-        "slopes": [encode_number(slope) for slope in slopes.ravel().tolist()],
+        "log_densities": [encode_number(value) for value in np.asarray(values, np.float64).tolist()],
+        "slopes": _slopes(gradients),
     }
 
 
 @partial(compiled, runs_once=True)
 def _at_points(target):
-    """The log density around the first starting point: at that point alone, many models do not depend on their data.
-
-    And of its gradient at every point the length and the slopes along a few directions; none, if there is no gradient.
-    """
+    """Log density and gradient around the first starting point: at it alone, many models do not see their data."""
     ramp = jnp.arange(target.dim, dtype=target.dtype)
     points = target.initial[0] + jnp.linspace(-2, 2, 7, dtype=target.dtype)[:, None] * jnp.cos(ramp)
     if not target.differentiable:
-        return map_chunks(target.log_density, points, target.points_at_once), jnp.zeros((len(points), 0))
-    directions = jax.random.rademacher(jax.random.key(0), (_NUM_SLOPES - 1, target.dim), target.dtype)
+        return map_chunks(target.log_density, points, target.points_at_once), None
+    return map_chunks(jax.value_and_grad(target.log_density), points, target.points_at_once)
 
-    def at(z):
-        value, gradient = jax.value_and_grad(target.log_density)(z)
-        return value, jnp.append(jnp.linalg.norm(gradient), directions @ gradient / math.sqrt(target.dim))
 
-    return map_chunks(at, points, target.points_at_once)
+def _slopes(gradients: Any) -> list[Any]:
+    """What is kept of the gradients, (num, dim): of each the length, and the slopes along a few fixed directions."""
+    if gradients is None:
+        return []
+    gradients = np.asarray(gradients, np.float64)
+    directions = np.random.default_rng(0).choice([-1.0, 1.0], (gradients.shape[1], _NUM_SLOPES - 1))
+    with np.errstate(invalid="ignore", over="ignore"):
+        lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
+        slopes = np.hstack([lengths, gradients @ directions / math.sqrt(len(directions))])
+    return [encode_number(slope) for slope in slopes.ravel().tolist()]
 
 
 def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path: str) -> None:
