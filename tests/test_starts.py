@@ -108,7 +108,7 @@ def impossible(y):
 
 def rounded(y):
     x = numpyro.sample("x", dist.Normal(0, 1))
-    numpyro.sample("y", dist.Normal(1e30 * (1e30 + x), 1), obs=y)
+    numpyro.sample("y", dist.Normal(1e200 * (1e200 + x), 1), obs=y)
 
 
 X = np.ones((3, 2))
