@@ -220,9 +220,6 @@ def remarks(curves: dict, fits: dict) -> list[str]:
         "the middle (panel d), so the first iterations change nothing until lambda has fallen. The finite-step "
         "objective, which knows that the step is finite, has its maxima at the modes, but a lower one in the middle as "
         "well, where one start may end: it cost the default an iteration in most of the fits.",
-        "How far the symmetric failure goes depends on the distance of the modes, and it passes as lambda falls. With "
-        "modes at -2 and 2 (four seeds, tried while this was designed) the paper's settings are not stuck: the second "
-        "component goes to a mode at once.",
         "One component is enough: with q = p the residual is flat and the RELBO is lambda times the entropy, so the "
         "oracle returns a component as wide as its steps allow, and the fixed step gives it a weight of 2/3. Line "
         "search and full correction give it none. The default stops with one component.",

@@ -91,3 +91,11 @@ def test_docstring_examples_run(name):
     options = doctest.ELLIPSIS
     result = doctest.testmod(importlib.import_module(f"relbo.{name}"), optionflags=options)
     assert result.failed == 0 and result.attempted > 0
+
+
+def test_the_documents_say_what_a_user_trips_over():
+    root = pathlib.Path(__file__).parents[1]
+    readme, doors = (root / "README.md").read_text(), (root / "docs" / "frontends.md").read_text()
+    assert "args=(data,)" in readme and "args=data" not in readme
+    assert all("jax_enable_x64" in text for text in (readme, doors))
+    assert "JSON" in doors and "theta[1]" in doors

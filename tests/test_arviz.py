@@ -52,7 +52,7 @@ def test_groups_axes_and_labels(data):
     assert data.observed_data["effect"].dims == ("school",)
     assert list(data.constant_data) == ["errors"]
     np.testing.assert_allclose(data.posterior["doubled"], 2 * data.posterior["theta"], rtol=1e-6)
-    assert data.prior["theta"].shape == (1, 50, 8)
+    assert data.prior["theta"].shape == (2, 25, 8)
 
 
 def test_log_densities_are_those_of_the_draws(posterior, data):
@@ -73,6 +73,19 @@ def test_arviz_runs_on_it(data, tmp_path):
     back = az.from_netcdf(path)
     np.testing.assert_array_equal(back.posterior["theta"], data.posterior["theta"])
     assert back.posterior.attrs["inference_library"] == "relbo"
+
+
+def test_the_default_draws_are_what_summary_wants(posterior, caplog):
+    """One chain would leave r-hat NaN, and a line in the log."""
+    data = relbo.to_arviz(posterior, num_draws=400, prior=100)
+    with caplog.at_level("INFO"):
+        for group in ("posterior", "prior"):
+            summary = az.summary(data, group=group)
+            assert np.isfinite(summary["r_hat"]).all() and (summary["ess_bulk"] > 50).all()
+    assert "Shape validation" not in caplog.text
+    assert data.posterior.sizes["chain"] == 4 and "no Markov chains" in data.posterior.attrs["chains"]
+    assert relbo.to_arviz(posterior, num_draws=10).posterior.sizes["chain"] == 2
+    assert relbo.to_arviz(posterior, num_draws=7).posterior.sizes["chain"] == 1
 
 
 def test_attributes_say_how_it_was_made_and_how_good_it_is(posterior, data):

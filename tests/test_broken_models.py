@@ -49,3 +49,11 @@ def test_an_oracle_that_diverges(value):
         assert np.isfinite(np.asarray(posterior.sample(100))).all()
         assert not any(record.accepted for record in posterior.trace[1:])
         assert "iterations were done" in posterior.stop_reason  # it is not the model that is broken
+
+
+@pytest.mark.parametrize(("offset", "warned"), [(1e3, False), (3e5, True)])
+def test_float32_that_is_too_coarse_is_warned_of(offset, warned, recwarn):
+    target = relbo.from_log_density(lambda z, low: -low - 0.5 * jnp.sum(z**2), jnp.zeros(1), args=(offset,))
+    relbo.fit(target, **{**SETTINGS, "max_components": 1})
+    said = [str(warning.message) for warning in recwarn if "is rounded to" in str(warning.message)]
+    assert bool(said) == warned and all("jax_enable_x64" in text for text in said)

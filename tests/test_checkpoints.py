@@ -86,12 +86,42 @@ def test_other_data_are_another_fit(tmp_path):
         relbo.fit(relbo.from_log_density(logistic, jnp.zeros(2), args=(x, -y)), checkpoint=path, **short)
 
 
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_other_data_are_another_fit_however_large_the_density(scale, tmp_path):
+    """What rounding allows grows with the log density, so values alone would take one model for the other."""
+
+    def log_density(z, mean):
+        return -3e5 - 0.5 * jnp.sum((z - mean) ** 2) / scale**2 - jnp.log1p(z[1] ** 2)
+
+    models = [relbo.from_log_density(log_density, jnp.zeros(3), args=(mean,)) for mean in np.eye(3)]
+    settings = {**SETTINGS, "max_components": 1, "checkpoint": tmp_path / "fit.ckpt"}
+    first = relbo.fit(models[0], **settings)
+    with pytest.raises(ValueError, match="log density is not this one"):
+        relbo.fit(models[2], **settings)
+    assert same(relbo.fit(models[0], **settings), first)
+
+
+def test_a_checkpoint_of_an_older_version_has_no_slopes(target, whole, tmp_path):
+    path = tmp_path / "fit.ckpt"
+    relbo.fit(target, checkpoint=path, **{**SETTINGS, "max_components": 3})
+    header, arrays = container.unpack(path.read_bytes(), "")
+    assert len(header["fit"].pop("slopes")) == 35
+    container.write_atomically(path, container.pack(header, arrays))
+    assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
+
+
 def test_another_start_is_another_fit(target, tmp_path):
     one, other = (relbo.fit(target, **{**SETTINGS, "max_components": 2, "seed": seed}) for seed in (3, 4))
     path, rest = tmp_path / "fit.ckpt", {"seed": 3, "stop": (), "max_components": 3}
     relbo.fit(target, start=one, checkpoint=path, **rest)
     with pytest.raises(ValueError, match="not begun from this start"):
         relbo.fit(target, start=other, checkpoint=path, **rest)
+    with pytest.raises(ValueError, match="it was begun with start=, and this one has none"):
+        relbo.fit(target, checkpoint=path, **{**SETTINGS, **rest})
+    begun_anew = tmp_path / "anew.ckpt"
+    relbo.fit(target, checkpoint=begun_anew, **{**SETTINGS, "max_components": 2})
+    with pytest.raises(ValueError, match="not begun from this start"):
+        relbo.fit(target, start=one, checkpoint=begun_anew, **rest)
 
 
 def test_numpy_numbers_and_infinite_scores_can_be_written(target, whole, tmp_path):
@@ -130,6 +160,37 @@ def test_one_fit_leaves_the_files_of_another_alone(target, tmp_path):
     dead.touch()
     relbo.fit(target, checkpoint=tmp_path / "fit", **{**SETTINGS, "max_components": 1})
     assert live.exists() and not dead.exists()
+
+
+@pytest.fixture
+def sealed(monkeypatch):
+    """Nothing can be made in any folder (the tests may run as root, who can write everywhere)."""
+
+    def seal() -> None:
+        opened = os.open
+
+        def refuse(name, flags, *rest, **more):
+            if flags & os.O_CREAT:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+            return opened(name, flags, *rest, **more)
+
+        monkeypatch.setattr(os, "open", refuse)
+
+    return seal
+
+
+def test_a_folder_that_cannot_be_written(sealed, target, tmp_path):
+    sealed()
+    with pytest.raises(ValueError, match=r"which cannot be written .Permission denied.. Give another path"):
+        relbo.fit(target, checkpoint=tmp_path / "fit.ckpt", **SETTINGS)
+
+
+def test_a_finished_checkpoint_needs_only_to_be_read(sealed, target, whole, tmp_path, recwarn):
+    path = tmp_path / "fit.ckpt"
+    relbo.fit(target, checkpoint=path, **SETTINGS)
+    sealed()
+    assert same(relbo.fit(target, checkpoint=path, **SETTINGS), whole)
+    assert not recwarn
 
 
 @pytest.mark.parametrize(("code", "refused"), [(errno.ENOLCK, False), (errno.EWOULDBLOCK, True)])

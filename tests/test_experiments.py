@@ -17,6 +17,7 @@ from experiments.report import Options, Report, Table, plain
 from experiments.runs import Runs
 
 ROOT = pathlib.Path(__file__).parents[1]
+TABLES = ("chemreact", "icu", "wine")
 
 
 def test_a_killed_experiment_goes_on_where_it_was(tmp_path):
@@ -142,3 +143,23 @@ def test_experiments_use_only_public_names():
 
 def test_the_page_holds_the_results():
     assert (ROOT / "experiments" / "README.md").read_text() == page(), "run python -m experiments.page"
+
+
+def test_the_page_says_nothing_that_no_result_shows():
+    text = (ROOT / "experiments" / "README.md").read_text()
+    for words in (
+        "two are shown",
+        "noise not stated",
+        "runs away here",
+        "50 draws, which",
+        "four seeds",
+        "still 0.003",
+    ):
+        assert words not in text, words
+    raw = {name: json.loads((ROOT / "experiments" / "results" / f"{name}.json").read_text()) for name in TABLES}
+    rows = [row for name in TABLES for row in raw[name]["results"]]
+    assert all(row["stop_reason"] != "it was interrupted" for row in rows)
+    for name in TABLES:
+        assert raw[name]["settings"]["intercept"] == any("intercept" in row["data"] for row in raw[name]["results"])
+    relbos = [row for row in rows if row["system"] == "boosted, RELBO"]
+    assert all(row["components"] == 1 for row in relbos) and f"{len(relbos)} of {len(relbos)} fits.\n" in text

@@ -231,7 +231,7 @@ def test_bad_settings_say_what_to_do(target, settings, message):
 
 
 def test_misspelt_settings_are_refused(target):
-    with pytest.raises(TypeError, match=r"fit has no setting famly\. It takes family"):
+    with pytest.raises(TypeError, match=r"fit has no setting famly\. Did you mean 'family'\? It takes seed"):
         relbo.fit(target, famly="normal")
     with pytest.raises(ValueError, match="Unknown variant"):
         relbo.paper("fastest")

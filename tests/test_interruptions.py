@@ -94,29 +94,43 @@ def test_ctrl_c_before_there_is_anything(target, monkeypatch):
         relbo.fit(target, **SETTINGS)
 
 
-def test_sigterm(tmp_path):
-    """Without a checkpoint the script gets the posterior, to save it; with one the process ends, as it was asked to."""
-    script = f"""
-        import os, signal, sys
-        sys.path.insert(0, {os.path.dirname(__file__)!r})
-        import relbo
-        from lean_fits import SETTINGS, lean_target
-        step = relbo.Booster.step
-        def terminated(self, key, state, most):
-            if state.iteration == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return step(self, key, state, most)
-        relbo.Booster.step = terminated
-        posterior = relbo.fit(lean_target(), **SETTINGS)
-        print(len(posterior.trace), posterior.stop_reason, flush=True)
-        relbo.fit(lean_target(), checkpoint="fit.ckpt", **SETTINGS)
-        print("not reached")
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    message = "Terminated (SIGTERM): returning the posterior after 4 iterations"
-    without, _, with_file = done.stderr.partition("start=posterior")
-    assert message in without and message in with_file
-    assert done.stdout == "4 it was interrupted\n" and done.returncode == 128 + signal.SIGTERM
-    assert len(relbo.load(tmp_path / "fit.ckpt").trace) == 4
+TERMINATED = """
+    import os, signal, sys
+    sys.path.insert(0, {folder!r})
+    import relbo
+    from lean_fits import SETTINGS, lean_target
+    step = relbo.Booster.step
+    def terminated(self, key, state, *rest):
+        if state.iteration == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, key, state, *rest)
+    relbo.Booster.step = terminated
+    relbo.fit(lean_target(), checkpoint={checkpoint!r}, **SETTINGS)
+    print("not reached")
+"""
+
+
+@pytest.mark.parametrize("checkpoint", ["fit.ckpt", None])
+def test_sigterm_ends_the_process(checkpoint, tmp_path):
+    """As it does that of any other program; what happened to the fit is said."""
+    script = textwrap.dedent(TERMINATED.format(folder=os.path.dirname(__file__), checkpoint=checkpoint))
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 128 + signal.SIGTERM and done.stdout == ""
+    assert "Terminated (SIGTERM) after 4 iterations: the process ends." in done.stderr
+    if checkpoint is None:
+        assert "Nothing of the fit is kept: fit(checkpoint=path)" in done.stderr
+    else:
+        assert "holds the fit: the same call goes on from there" in done.stderr
+        assert len(relbo.load(tmp_path / checkpoint).trace) == 4
+
+
+@pytest.mark.parametrize(("code", "status"), [(3, 3), ("no licence", "no licence"), (None, None)])
+def test_a_log_density_that_exits_is_obeyed(code, status):
+    simulator, model, midway = fragile()
+    simulator.break_after(midway, lambda values: sys.exit(code))
+    try:
+        with pytest.raises(SystemExit) as raised:
+            relbo.fit(model, **FRAGILE_SETTINGS)
+        assert raised.value.code == status
+    finally:
+        simulator.mend()

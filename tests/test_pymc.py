@@ -154,8 +154,8 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"free variables switch, coin are discrete.* Marginalise"):
         from_pymc(discrete)
     with pm.Model() as impossible:
-        pm.Normal("y", 0, pm.Normal("scale", initval=-1.0), observed=1.0)
-    with pytest.raises(ValueError, match=r"-inf \(zero density\) at the first starting point") as caught:
+        pm.Normal("y", 0, -pm.HalfNormal("scale"), observed=1.0)
+    with pytest.raises(ValueError, match=r"-inf \(zero density\) at model.initial_point\(\)") as caught:
         from_pymc(impossible)
     assert "model.debug()" in caught.value.__notes__[0]
     with pm.Model() as random:

@@ -3,6 +3,8 @@
 Two programs are compiled, once for every machine: the user's cache keeps them.
 """
 
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import numpyro.distributions as dist
 import pytest
 
 import relbo
+from relbo.storage.files import check_alike
 from relbo.targets import AbstractTarget, StanTarget, from_callable, from_stan
 from stan_programs import CONSTRAINED, COUNTS, EIGHT_SCHOOLS, SCHOOLS
 
@@ -62,11 +65,24 @@ def test_the_protocol(which, request):
     hash(jax.tree.structure(target))
 
 
-def test_coordinate_names_count_from_zero(eight, constrained):
-    assert eight.coordinate_names()[:4] == ["mu", "tau", "theta_tilde[0]", "theta_tilde[1]"]
+def test_coordinate_names_count_from_one_as_stan_does(eight, constrained):
+    assert eight.coordinate_names()[:4] == ["mu", "tau", "theta_tilde[1]", "theta_tilde[2]"]
     names = constrained.coordinate_names()
-    assert names[:5] == ["p[0]", "p[1]", "L[0]", "pairs[0]:1", "pairs[0]:2[0]"]
-    assert "c[1].imag" in names and "m[1,2,0,1]" in names
+    assert names[:5] == ["p[1]", "p[2]", "L[1]", "pairs[1]:1", "pairs[1]:2[1]"]
+    assert "c[2].imag" in names and "m[2,3,1,2]" in names
+
+
+def test_a_file_that_counts_from_zero_still_goes_with_its_program(eight, constrained):
+    """Coordinates were named so once, and the files are still there."""
+    for target in (eight, constrained):
+        zero = [re.sub(r"\d+(?=[\],])", lambda n: str(int(n[0]) - 1), name) for name in target.coordinate_names()]
+        old = eqx.tree_at(lambda each: each.initial, target, target.initial)
+        object.__setattr__(old, "names", tuple(zero))
+        assert zero != target.coordinate_names()
+        check_alike(old, target, "the file")
+    with pytest.raises(ValueError, match="has a coordinate"):
+        object.__setattr__(old, "names", tuple(name.replace("p", "q") for name in zero))
+        check_alike(old, target, "the file")
 
 
 def test_data_are_kept(eight):
@@ -327,7 +343,7 @@ def test_bad_programs():
         from_stan("parameters { real mu; } model { mu ~ normal(nu, 1); }")
     with pytest.raises(FileNotFoundError, match=r"absent.stan"):
         from_stan("absent.stan")
-    with pytest.raises(ValueError, match="seed must be an integer from 0"):
+    with pytest.raises(ValueError, match="seed must be an integer of at least 0, got -1"):
         from_stan(EIGHT_SCHOOLS, SCHOOLS, seed=-1)
 
 

@@ -100,7 +100,7 @@ def test_diagnose_without_the_model(posterior, file, tmp_path):
 
 def test_more_draws_than_stored_go_to_arviz_without_log_p(posterior, file):
     there = relbo.to_arviz(relbo.load(file), num_draws=3000)
-    assert there.posterior.sizes["draw"] == 3000 and list(there.sample_stats.data_vars) == ["log_q"]
+    assert there.posterior["scale"].size == 3000 and list(there.sample_stats.data_vars) == ["log_q"]
 
 
 def test_what_needs_the_model_says_so(file):

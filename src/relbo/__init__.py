@@ -1,6 +1,7 @@
 """relbo: boosted black-box variational inference."""
 
 from relbo import families, objectives, oracles, steps
+from relbo._compiled import enable_compile_cache
 from relbo.arviz_export import to_arviz
 from relbo.boosting import Booster, State
 from relbo.calibration import Calibration, calibrate
@@ -16,7 +17,6 @@ from relbo.prediction import predict
 from relbo.presets import preset
 from relbo.settings import make_booster, paper
 from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, NormCorrective, Pairwise
-from relbo._compiled import enable_compile_cache
 from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Near, Stalled
 from relbo.storage import load, save
 from relbo.targets import from_callable, from_log_density, from_numpyro, from_pymc, from_stan
@@ -46,20 +46,20 @@ __all__ = [
     "MaxIterations",
     "MaxSeconds",
     "NaturalOracle",
+    "Near",
     "NormCorrective",
     "Pairwise",
     "Posterior",
     "Preconditioner",
     "Record",
-    "Near",
     "Stalled",
     "Starts",
     "State",
     "calibrate",
     "compare",
     "diagnose",
-    "families",
     "enable_compile_cache",
+    "families",
     "fit",
     "from_callable",
     "from_log_density",

@@ -108,8 +108,9 @@ def _is_known(options: dict[str, Any]) -> bool:
 def enable_compile_cache(path: str | os.PathLike | None = None) -> str:
     """Keep compiled programs on disk, for all JAX programs of this process and for the processes that follow.
 
-    The next process that fits the same model, or any model of the same dimension, compiles next to nothing. Call it before
-    the first fit. `path` is a folder; by default `$RELBO_CACHE_DIR/xla`, or `~/.cache/relbo/xla`. Returns the folder.
+    The next process that fits the same model compiles nothing, and for another model of the same dimension one program.
+    Call it before the first fit. `path` is a folder; by default `$RELBO_CACHE_DIR/xla`, or `~/.cache/relbo/xla`.
+    Returns the folder.
     """
     default = pathlib.Path(os.environ.get("RELBO_CACHE_DIR") or pathlib.Path.home() / ".cache" / "relbo") / "xla"
     folder = str(default if path is None else pathlib.Path(path))

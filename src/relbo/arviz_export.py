@@ -11,6 +11,7 @@ import numpy as np
 
 from relbo._compiled import compiled
 from relbo._require import require
+from relbo.choices import seed_number, whole_number
 from relbo.diagnostics import psis, resample_whitened
 from relbo.mixture import map_chunks
 from relbo.posterior import Posterior
@@ -19,13 +20,15 @@ from relbo.targets.stored import StoredTarget
 
 _MOST_LOG_LIKELIHOODS = 10**8
 _FEWEST_RATIOS = 100
+_SHORTEST_CHAIN = 4  # ArviZ's own limit
+_CHAINS = "independent draws of an approximation, dealt out; no Markov chains, so r_hat and ess say nothing about it"
 
 
 def to_arviz(
     posterior: Posterior,
     *,
     num_draws: int = 2000,
-    num_chains: int = 1,
+    num_chains: int | None = None,
     seed: int = 0,
     importance_resampled: bool = False,
     log_likelihood: bool | None = None,
@@ -36,7 +39,9 @@ def to_arviz(
 
     Arguments:
         num_draws: in all; they are independent.
-        num_chains: the draws are dealt out to so many "chains". They were never Markov chains: r-hat says nothing.
+        num_chains: the draws are dealt out to so many "chains", 4 by default (fewer where that does not divide),
+            because ArviZ's tools want more than one. They are independent draws and no Markov chains, as the attribute
+            `chains` says: r-hat is 1 whatever the fit is worth, and `relbo.diagnose` is who knows.
         importance_resampled: draws of `relbo.resample`, by Pareto-smoothed importance weights, which correct what the
             mixture misses. Refused where the weights cannot be trusted even with defensive draws.
         log_likelihood: pointwise, for `az.loo`; by default wherever the model has it and it fits into memory.
@@ -48,7 +53,8 @@ def to_arviz(
     mixture's), log_likelihood, observed_data, constant_data, and posterior_predictive, prior, prior_predictive if
     asked for. Attributes say with what and how the posterior was made, and how good it is.
     """
-    _check_counts(num_draws, num_chains)
+    num_chains = _num_chains(num_draws, num_chains)
+    seed, prior = seed_number(seed), whole_number("prior", prior, 0)
     target = posterior.target
     if isinstance(target, StoredTarget):
         if importance_resampled or log_likelihood:
@@ -78,14 +84,19 @@ def to_arviz(
     sampled = {group: _chains(arrays, num_chains) for group, arrays in groups.items()}
     for group in ("prior", "prior_predictive"):
         if group in groups:
-            sampled[group] = _chains(groups[group], 1)
+            sampled[group] = _chains(groups[group], _num_chains(prior, None))
     fixed = {"observed_data": target.observed_data(), "constant_data": target.constant_data()}
     return _assemble(target, sampled, {k: v for k, v in fixed.items() if v}, _attributes(posterior, k_hat))
 
 
-def _check_counts(num_draws: int, num_chains: int) -> None:
-    if num_draws < 1 or num_chains < 1 or num_draws % num_chains:
+def _num_chains(num_draws: int, num_chains: int | None) -> int:
+    """As many as asked for, or as ArviZ's users are used to."""
+    whole_number("num_draws", num_draws, 1)
+    if num_chains is None:
+        return next((num for num in (4, 3, 2) if num_draws % num == 0 and num_draws // num >= _SHORTEST_CHAIN), 1)
+    if num_draws % whole_number("num_chains", num_chains, 1):
         raise ValueError(f"num_draws must be a positive multiple of num_chains, got {num_draws} and {num_chains}.")
+    return num_chains
 
 
 def _check_names(names: list[str], values: dict[str, np.ndarray]) -> None:
@@ -115,7 +126,7 @@ def _draw(posterior: Posterior, num_draws: int, seed: int, resampled: bool):
     """Points, log p and log q there, and k-hat of the weights (NaN if there are too few draws)."""
     if resampled:
         points, weighted = resample_whitened(posterior, num_draws, seed)
-        z = jax.vmap(posterior.whitened.unwhiten)(points)
+        z = jax.vmap(posterior.whitened.unwhiten)(jax.numpy.asarray(points))
         return (
             z,
             posterior.log_target(z),
@@ -205,6 +216,7 @@ def _attributes(posterior: Posterior, k_hat: float) -> dict[str, Any]:
     gaps = [record.gap for record in posterior.trace if record.gap is not None]
     attributes = {
         "inference_library": "relbo",
+        "chains": _CHAINS,
         "inference_library_version": importlib.metadata.version("relbo"),
         "jax_version": jax.__version__,
         "created_at": datetime.datetime.now(datetime.UTC).isoformat(),

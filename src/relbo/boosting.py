@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from relbo._compiled import compile_seconds, host_split
-from relbo._warn import warn
 from relbo.ascent import AbstractAscent, NaturalAscent
 from relbo.budgets import FEW, budget
 from relbo.door import Door, anchored
@@ -39,8 +38,6 @@ from relbo.trace import Record
 from relbo.whitening import Whitened, identity_map
 
 _POLISH_ROUNDS = 1
-_COARSE = 0.01
-"""Nats: a rounding of log p beyond this is worth a warning."""
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
 
@@ -94,7 +91,6 @@ class Booster(eqx.Module):
                 f"The first component could not be fitted: its ELBO is {seen.estimate.value}. The log density is not "
                 "finite where the component lies. Start from a better example, or check the log density for overflow."
             )
-        self._warn_of_rounding(seen.estimate.value, door.dtype)
         state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, False)
         return state, self._record(state, Tried("first", 1.0, num_nan), True, seen, door, begun)
 
@@ -152,21 +148,14 @@ class Booster(eqx.Module):
         if accepted:
             values = (with_weights(new, weights_of(new)), seen.elbo.estimate)
             after = eqx.tree_at(lambda s: (s.mixture, s.elbo), state, values)
-        return after, self._record(after, Tried("polish", 0.0, num_nan, seen.improvement), accepted, seen.elbo, door, begun)
+        return after, self._record(
+            after, Tried("polish", 0.0, num_nan, seen.improvement), accepted, seen.elbo, door, begun
+        )
 
     def _is_gain(self, improvement: Estimate) -> bool:
         """Whether what was tried is better by enough, and by more than a standard error (unless all are kept)."""
         least = max(self.min_improvement, improvement.std_err) if self.min_improvement > -math.inf else -math.inf
         return bool(improvement.value > least)
-
-    def _warn_of_rounding(self, elbo: float, dtype) -> None:
-        rounding = float(np.finfo(dtype).eps) * abs(elbo)
-        if rounding > _COARSE:
-            warn(
-                f"log p is about {elbo:.3g}, and in {np.dtype(dtype).name} its values are rounded to {rounding:.1g} nats: "
-                "ELBOs, gaps and weights are no more exact than that. For more, call "
-                'jax.config.update("jax_enable_x64", True) before the target is made.'
-            )
 
     def gap(self, key: Key[Array, ""], door: Door, mixture: Mixture, params: PyTree) -> Estimate:
         """The duality gap of a mixture at the component `params`, on fresh draws."""

@@ -11,7 +11,6 @@ import math
 
 from relbo.families import DENSE_LIMIT
 
-
 ENOUGH = 0.005
 """Nats. Nearer to the target, judged by half the variance of log p - log q, a fit has nothing left to do that is
 worth its evaluations."""

@@ -147,7 +147,9 @@ def anchored(door: Door, point: Any) -> Door:
     plain = whitened.target.target if isinstance(whitened.target, Anchored) else whitened.target
     if not (plain.subsamples and plain.differentiable):
         return door
-    there = Whitened(plain, whitened.family, eqx.tree_at(lambda p: p.loc, whitened.params, jnp.asarray(point, door.dtype)))
+    there = Whitened(
+        plain, whitened.family, eqx.tree_at(lambda p: p.loc, whitened.params, jnp.asarray(point, door.dtype))
+    )
     value, slope = door.through(there).numbers(np.zeros((1, door.dim)), "anchor")
     anchor = Anchored(
         plain,

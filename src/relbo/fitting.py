@@ -5,7 +5,6 @@ import dataclasses
 import inspect
 import logging
 import math
-import operator
 import os
 import signal
 import time
@@ -14,11 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 import jax
+import numpy as np
 
 from relbo._warn import warn
 from relbo.boosting import Booster, State
-from relbo.door import BudgetSpent, watched
 from relbo.budgets import budget
+from relbo.choices import did_you_mean, seed_number, whole_number
+from relbo.door import BudgetSpent, watched
 from relbo.estimate import Estimate
 from relbo.interrupts import Terminated, interruption_in, terminable
 from relbo.mixture import Mixture
@@ -35,12 +36,14 @@ from relbo.trace import Record
 
 MAX_NAN_FRACTION = 0.1
 """A fit stops, with what it has, when a larger share of the draws has a NaN log density."""
+_COARSE = 0.01
+"""Nats; a last digit that is worth more is warned of."""
 _POLISH_KEY = 2**31 - 1  # no iteration has these numbers
 _MODES_KEY = 2**31 - 2
 
 
 def fit(
-    target: Any,
+    target: Any = None,
     *,
     seed: SupportsIndex = 0,
     max_components: int | None = None,
@@ -54,19 +57,21 @@ def fit(
 ) -> Posterior:
     r"""Fit a mixture to a target, or to a PyMC model: whiten, boost, stop by the duality gap, polish.
 
-    There are at most `max_components`, 32 by default, and at most `max_evaluations` of the log density, for a model that
-    is dear. `stop` replaces the other rules, `Near()`, `GapBelow()` and `Stalled()` by default. `settings` are those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine,
-    precondition, min_improvement, num_measure, max_memory. With a step rule that is not monotone (the fixed step) the
-    best iterate is returned, by ELBO or by `best_by(posterior)`, larger being better. `start` continues a posterior
-    with more components.
+    Without a target inside `with model:`, the PyMC model is meant, as it is in PyMC's own functions.
+
+    There are at most `max_components`, 32 by default, and at most `max_evaluations` of the log density, for a model
+    that is dear. `stop` replaces the other rules, `Near()`, `GapBelow()` and `Stalled()` by default. `settings` are
+    those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine, precondition, min_improvement,
+    num_measure, max_memory. With a step rule that is not monotone (the fixed step) the best iterate is returned, by
+    ELBO or by `best_by(posterior)`, larger being better. `start` continues a posterior with more components.
 
     `checkpoint` is the path of a file that is written after every iteration. The same call, after the process was
     killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file of a
     finished fit gives its result at once, or goes on if more components are allowed. `relbo.load` reads it, too.
 
-    Ctrl-C and SIGTERM return the posterior so far, with a warning; with a checkpoint, SIGTERM ends the process. So does
-    a log density that raises, or is NaN too often, in the middle of a fit. The same seed gives the same result on the
-    same machine.
+    Ctrl-C returns the posterior so far, with a warning; so does a log density that raises, or is NaN too often, in the
+    middle of a fit. SIGTERM ends the process (with status 143), after a message that says whether a checkpoint holds
+    the fit; so does a log density that calls `sys.exit`. The same seed gives the same result on the same machine.
 
     >>> import jax.numpy as jnp, relbo
     >>> target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), jnp.zeros(2))
@@ -74,7 +79,9 @@ def fit(
     1
     """
     _check_settings(settings)
-    limit = _checked_limit(max_components)
+    _check_objects(start, best_by, checkpoint)
+    limit = 32 if max_components is None else whole_number("max_components", max_components, 1)
+    seed = seed_number(seed)
     target = as_target(target)
     booster = _checked_booster(target, start, settings)
     rules = [*_checked_rules(stop, booster), MaxComponents(limit), MaxIterations(3 * limit + 10)]
@@ -82,7 +89,7 @@ def fit(
         rules.append(MaxEvaluations(max_evaluations))
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
-        run = _Run(booster, rules, operator.index(seed), best_by, file)
+        run = _Run(booster, rules, seed, best_by, file)
         run.begin(start)
         try:
             with terminable(), progress(progress_bar) as report, watched(run.watch):
@@ -91,7 +98,9 @@ def fit(
             run.end_spent(str(spent))
         except (Exception, KeyboardInterrupt, Terminated) as error:
             run.end_early(error)
-        return run.posterior()
+        posterior = run.posterior()
+        _warn_of_rounding(posterior)
+        return posterior
 
 
 class _Run:
@@ -254,31 +263,44 @@ class _Run:
 
     def end_early(self, error: BaseException) -> None:
         """Say what happened and what there is. Where there is nothing, or nothing but to obey, raise."""
-        kind = interruption_in(error) if isinstance(error, Exception) else type(error)
+        interruption = interruption_in(error) if isinstance(error, Exception) else error
+        if isinstance(interruption, SystemExit):
+            raise interruption from error
+        if isinstance(interruption, Terminated):
+            warn(f"Terminated (SIGTERM) after {len(self.records)} iterations: the process ends. {self._kept()}")
+            raise SystemExit(128 + signal.SIGTERM)
         if self.state is None:
-            raise SystemExit(128 + signal.SIGTERM) if kind is Terminated else error
-        if kind is None:
+            raise interruption or error
+        if interruption is None:
             logging.getLogger("relbo").error("the fit ended early", exc_info=error)
             self.reason = f"it failed: {_last_line(error)}"
             hint = " (set max_memory, or use a smaller family)" if _is_memory(error) else ""
             self._explain(f"{_last_line(error)}{hint}")
             return
         self.reason = "it was interrupted"
-        self._explain("Terminated (SIGTERM)" if kind is Terminated else "Interrupted")
-        if kind is Terminated and self.file is not None and self._is_on_disk(self.file):
-            raise SystemExit(128 + signal.SIGTERM)
+        self._explain("Interrupted")
+
+    def _kept(self) -> str:
+        """What is left of a fit whose process ends."""
+        if self.file is None:
+            return "Nothing of the fit is kept: fit(checkpoint=path) would keep it, and go on from there."
+        if self.state is None:
+            return "There was nothing to keep yet."
+        if self._is_on_disk(self.file):
+            return f"The checkpoint {self.file.path} holds the fit: the same call goes on from there."
+        return f"The checkpoint could not be written ({self.file.problem})."
 
     def _is_on_disk(self, file: Checkpoint) -> bool:
+        """Whether the file holds all iterations; one whose writing was interrupted is written again."""
+        if file.last_written != len(self.records):
+            self._write(file, finished=False)
         return file.problem is None and file.last_written == len(self.records)
 
     def _explain(self, what: str) -> None:
         text = f"{what}: returning the posterior after {len(self.records)} iterations."
         if self.file is None:
             warn(f"{text} To go on: fit(target, start=posterior).")
-            return
-        if not self._is_on_disk(self.file):  # it was interrupted before, or while, it was written
-            self._write(self.file, finished=False)
-        if self._is_on_disk(self.file):
+        elif self._is_on_disk(self.file):
             warn(f"{text} The checkpoint {self.file.path} holds it, too: the same call goes on from there.")
         else:
             warn(f"{text} The checkpoint could not be written ({self.file.problem}): relbo.save it elsewhere.")
@@ -306,6 +328,18 @@ def _last_line(error: BaseException) -> str:
 
 def _is_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
+def _warn_of_rounding(posterior: Posterior) -> None:
+    """Where a log density is so large that its last digit is more than what is left to improve."""
+    dtype = posterior.target.dtype
+    unit = float(np.finfo(dtype).eps) * abs(float(posterior.elbo.value))
+    if dtype == np.float32 and unit > _COARSE:
+        warn(
+            f"A log density of {posterior.elbo.value:.3g} is rounded to {unit:.2g} nats in float32, so that smaller "
+            'differences were noise to this fit. Compute in float64: jax.config.update("jax_enable_x64", True) before '
+            "the target is made."
+        )
 
 
 _FIELDS = {
@@ -348,25 +382,30 @@ def _checked_booster(target, start: Posterior | None, settings: dict[str, Any]) 
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
-    known = [name for name in inspect.signature(make_booster).parameters if name != "target"]
+    signatures = (inspect.signature(fit).parameters, inspect.signature(make_booster).parameters)
+    known = [name for names in signatures for name in names if name not in ("target", "settings")]
     unknown = sorted(set(settings) - set(known))
     if unknown:
-        raise TypeError(f"fit has no setting {', '.join(unknown)}. It takes {', '.join(known)}, and those of its own.")
+        hint = did_you_mean(unknown[0], known)
+        raise TypeError(f"fit has no setting {', '.join(unknown)}. {hint}It takes {', '.join(known)}.")
 
 
-def _checked_limit(max_components: int | None) -> int:
-    if max_components is None:
-        return 32
-    if isinstance(max_components, bool) or not isinstance(max_components, int) or max_components < 1:
-        raise ValueError(f"max_components must be an integer of at least 1, got {max_components!r}.")
-    return max_components
+def _check_objects(start: Any, best_by: Any, checkpoint: Any) -> None:
+    if start is not None and not isinstance(start, Posterior):
+        raise ValueError(
+            f"start must be a posterior, what fit returned, got {type(start).__name__}. relbo.load(path) reads one."
+        )
+    if best_by is not None and not callable(best_by):
+        raise ValueError(f"best_by must be a function of a posterior, larger being better, got {best_by!r}.")
+    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
+        raise ValueError(f"checkpoint must be the path of a file, got {checkpoint!r}.")
 
 
 def _checked_rules(stop, booster: Booster) -> list[AbstractStop]:
     if stop is None:
         several = booster.step_rule.at_once > 1  # components an iteration: fewer iterations in vain say as much
         return [Near(), GapBelow(), Stalled(3 if several else 5, budget(booster.target.dim).min_gain)]
-    rules = [stop] if isinstance(stop, AbstractStop) else list(stop)
+    rules = list(stop) if isinstance(stop, list | tuple) else [stop]
     for rule in rules:
         if not isinstance(rule, AbstractStop):
             raise ValueError(f"stop takes rules such as relbo.GapBelow(0.01), got {rule!r}.")

@@ -11,8 +11,8 @@ import numpyro.distributions as dist
 from numpyro import handlers
 
 from relbo.mixture import Mixture
-from relbo.whitening import Whitened
 from relbo.targets.numpyro_target import NumPyroTarget
+from relbo.whitening import Whitened
 
 
 def make_guide(target: Any, whitened: Whitened, mixture: Mixture) -> Callable[..., dict[str, Any]]:

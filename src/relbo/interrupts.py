@@ -29,10 +29,14 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def interruption_in(error: Exception) -> type[BaseException] | None:
+def interruption_in(error: Exception) -> BaseException | None:
     """What interrupted a callback, if that is what `error` tells of: JAX makes its own errors of whatever is raised."""
-    last = str(error).strip().splitlines()[-1:] or [""]
+    last = (str(error).strip().splitlines()[-1:] or [""])[0]
     for kind in (KeyboardInterrupt, Terminated):
-        if kind.__name__ in last[0]:
-            return kind
+        if kind.__name__ in last:
+            return kind()
+    name, _, code = last.partition(":")
+    if name == SystemExit.__name__:  # `sys.exit(3)`, `sys.exit("no licence")` or `sys.exit()`, as a traceback ends
+        code = code.strip()
+        return SystemExit(int(code) if code.lstrip("-").isdigit() else code or None)
     return None

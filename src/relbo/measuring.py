@@ -62,8 +62,8 @@ def measure(
         before = looks_old.influence(num_draws)
         after = before if new is old else looks_new.influence(num_draws)
         gained = improvement(before, after)
-        std_err = after.std_err() if new is old else gained.std_err
-        if std_err < _FINE or (new is not old and abs(gained.value - least) > _CLEAR * std_err):
+        std_err = after.std_err() if new is old else float(gained.std_err)
+        if std_err < _FINE or (new is not old and abs(float(gained.value) - least) > _CLEAR * std_err):
             break
     gap = Evaluation(Estimate(float("nan"), float("inf"), 0), 0, 0)
     if params is not None:

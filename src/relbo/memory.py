@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from relbo._compiled import temporary_bytes
+from relbo.door import block_of
 from relbo.families import DENSE_LIMIT, AbstractFamily, Cholesky, LocationScale, Normal
 from relbo.mixture import empty_mixture
-from relbo.door import block_of
 from relbo.targets import AbstractTarget
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}

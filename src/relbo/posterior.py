@@ -1,7 +1,7 @@
 """What a fit leaves behind."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,12 +13,13 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from relbo._compiled import compiled
 from relbo._require import require
+from relbo.choices import seed_number, whole_number
 from relbo.estimate import Estimate
 from relbo.mixture import Mixture, map_chunks
-from relbo.whitening import Whitened
 from relbo.targets import AbstractTarget
 from relbo.targets.stored import StoredTarget
 from relbo.trace import Record
+from relbo.whitening import Whitened
 
 
 class Posterior(eqx.Module):
@@ -82,6 +83,7 @@ class Posterior(eqx.Module):
 
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
         """Named, constrained draws: the structure and shapes of the model's parameters behind an axis of draws."""
+        num_draws, seed = whole_number("num_draws", num_draws, 1), seed_number(seed)
         if isinstance(self.target, StoredTarget) and self.target.layout is None:
             return self.target.stored_values(num_draws, seed)
         draws = self.sample_unconstrained(num_draws, seed=seed)
@@ -109,12 +111,16 @@ class Posterior(eqx.Module):
 
     def sample_unconstrained(self, num_draws: int, *, seed: int = 0) -> Float[Array, "num_draws dim"]:
         """Independent draws in unconstrained coordinates."""
-        if num_draws < 1:
-            raise ValueError(f"num_draws must be at least 1, got {num_draws}.")
-        return _sample(self.whitened, self.mixture, jax.random.key(seed), num_draws)
+        num_draws = whole_number("num_draws", num_draws, 1)
+        return _sample(self.whitened, self.mixture, jax.random.key(seed_number(seed)), num_draws)
 
     def log_prob(self, z: ArrayLike) -> Array:
         """The normalised log density at unconstrained points `z` of shape (..., dim); the result has shape (...)."""
+        if isinstance(z, Mapping | str):
+            raise ValueError(
+                f"z must be an array of unconstrained points, of shape (..., {self.dim}), got {type(z).__name__}. "
+                "For named values: posterior.log_prob(posterior.target.unconstrain(values))."
+            )
         z = jnp.asarray(z, self.whitened.dtype)
         if z.ndim == 0 or z.shape[-1] != self.dim:
             raise ValueError(f"z must have shape (..., {self.dim}), got {z.shape}.")

@@ -13,7 +13,8 @@ def predict(
     """Draws of the observed variables given draws of the posterior: name to array behind an axis of draws.
 
     Without `args` and `kwargs` for the data that were fitted. With them for new data: for a NumPyro model they are its
-    arguments (leave the observed ones out or None), for a PyMC model the names of its `pm.Data`.
+    arguments (leave the observed ones out or None), for a PyMC model the names of its `pm.Data`,
+    and `coords` for the labels of dims that change with them.
 
     >>> predictions = relbo.predict(posterior, X_new)["y"]  # doctest: +SKIP
     """

@@ -68,8 +68,8 @@ class Stalled(AbstractStop):
 class Near(AbstractStop):
     """The mixture is within about `tol` nats of the target wherever it has mass: more would hardly pay.
 
-    Where q is near p, KL(q || p) is half the variance of log p - log q under q. That sees nothing of what lies elsewhere,
-    so the rule speaks only where all walks for modes ended in one place.
+    Where q is near p, KL(q || p) is half the variance of log p - log q under q. That sees nothing of what lies
+    elsewhere, so the rule speaks only where all walks for modes ended in one place.
     """
 
     tol: float = ENOUGH

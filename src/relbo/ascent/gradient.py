@@ -1,11 +1,13 @@
 """Gradient ascent with any Optax optimiser: serves every family and estimator."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from relbo._compiled import compiled
 from relbo.ascent.base import (
@@ -77,7 +79,8 @@ class GradientAscent(AbstractAscent):
 class _State(eqx.Module):
     params: PyTree
     optimizer: PyTree
-    log_weights: Array | None
+    log_weights: Any
+    """None for proposals."""
     tally: Tally
 
 

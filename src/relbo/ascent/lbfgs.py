@@ -88,7 +88,9 @@ def _begin(points, seen: Seen) -> Walks:
     length = 1 / jnp.maximum(jnp.linalg.norm(slope, axis=1), 1.0)
     fails = jnp.where(broken, _MAX_FAILS, 0)
     never = jnp.zeros((num, _MEMORY), bool)
-    return Walks(points, seen.values, slope, memory, memory, never, slope, length, jnp.zeros(num, int), fails)
+    return Walks(
+        points, jnp.asarray(seen.values), slope, memory, memory, never, slope, length, jnp.zeros(num, int), fails
+    )
 
 
 @compiled

@@ -22,9 +22,9 @@ from jaxtyping import PyTree
 
 from relbo._compiled import compiled, host_split
 from relbo.diagnostics.modes import DIP
+from relbo.door import Door
 from relbo.families import AbstractFamily, AbstractNoise, Diagonal, LocationScale, LocationScaleParams
 from relbo.families.noise import StudentT
-from relbo.door import Door
 from relbo.mixture import Mixture, locations_of, log_densities, log_mixture, map_chunks, weights_of
 from relbo.oracles import Starts, find_modes
 from relbo.oracles.cloud import log_densities_of

@@ -65,7 +65,7 @@ def measure(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
     mode_key, draw_key, oracle_key, gap_key = host_split(jax.random.fold_in(jax.random.key(seed), 0x5EED), 4)
     modes = new_modes(mode_key, posterior)
     sample = draw(draw_key, posterior, num_draws, num_draws // _HEAVY_SHARE, modes)
-    names, values = named_columns(constrained(posterior, sample.points))
+    names, values = named_columns(constrained(posterior, sample.points), posterior.target.first_index)
     return Measurements(
         log_ratio=sample.log_ratio,
         log_heavy=sample.log_heavy,
@@ -95,7 +95,7 @@ def stored_measurements(posterior: Posterior, target: StoredTarget) -> Measureme
     if draws.num < 100:
         raise ValueError(f"The file holds {draws.num} draws, and a tail fit needs at least 100: save with more.")
     ratio = (draws.log_p - draws.log_q).astype(np.float64)
-    names, values = named_columns(draws.values)
+    names, values = named_columns(draws.values, target.first_index)
     gaps = [record.gap for record in posterior.trace if record.gap is not None]
     return Measurements(
         log_ratio=np.where(ratio == np.inf, np.nan, ratio),

@@ -42,15 +42,15 @@ class ParameterCheck:
         return f"the sd of {self.name} is {ratio:.2g} times what it should be"
 
 
-def named_columns(values: PyTree) -> tuple[list[str], np.ndarray]:
-    """A tree of draws as names and a matrix: one column for every scalar parameter."""
+def named_columns(values: PyTree, first_index: int = 0) -> tuple[list[str], np.ndarray]:
+    """A tree of draws as names and a matrix: one column for every scalar parameter, counted from `first_index`."""
     names, columns = [], []
     for name, leaf in named_leaves(values)[0]:
         array = np.asarray(leaf)
         if not np.issubdtype(array.dtype, np.number):
             continue
         flat = array.reshape(len(array), -1).astype(np.float64)
-        indices = [", ".join(map(str, index)) for index in np.ndindex(array.shape[1:])]
+        indices = [", ".join(str(i + first_index) for i in index) for index in np.ndindex(array.shape[1:])]
         names += [f"{name}[{index}]" if index else name for index in indices]
         columns.append(flat)
     return names, np.concatenate(columns, axis=1) if columns else np.zeros((0, 0))

@@ -5,6 +5,7 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from relbo._compiled import host_split
+from relbo.choices import seed_number, whole_number
 from relbo.diagnostics.defensive import constrained, draw, new_modes
 from relbo.diagnostics.estimates import Weighted, balanced, weigh
 from relbo.posterior import Posterior
@@ -27,8 +28,7 @@ def resample_whitened(
     posterior: Posterior, num_draws: int, seed: int
 ) -> tuple[Float[np.ndarray, "num_draws dim"], Weighted]:
     """Draws in the mixture's coordinates, and the weights by which they were chosen."""
-    if num_draws < 1:
-        raise ValueError(f"num_draws must be at least 1, got {num_draws}.")
+    num_draws, seed = whole_number("num_draws", num_draws, 1), seed_number(seed)
     mode_key, draw_key = host_split(jax.random.fold_in(jax.random.key(seed), 0xD4A3), 2)
     num_own = max(_FEWEST_DRAWN, _DRAWN_FOR_ONE * num_draws)
     sample = draw(draw_key, posterior, num_own, num_own // 4, new_modes(mode_key, posterior))

@@ -1,5 +1,6 @@
 """Names of families: what a string given as `family=` means."""
 
+from relbo.choices import did_you_mean
 from relbo.families.base import AbstractFamily
 from relbo.families.location_scale import LocationScale
 from relbo.families.noise import AbstractNoise, Laplace, Normal, StudentT
@@ -24,7 +25,8 @@ def resolve_family(family: str | AbstractFamily, dim: int) -> AbstractFamily:
     if isinstance(family, AbstractFamily):
         return family
     if not isinstance(family, str) or family not in family_names():
-        raise ValueError(f"Unknown family {family!r}. Choose one of {family_names()}, or give a family object.")
+        hint = did_you_mean(str(family), family_names())
+        raise ValueError(f"Unknown family {family!r}. {hint}Choose one of {family_names()}, or give a family object.")
     if family in OTHERS:
         return OTHERS[family]
     for scale_name, scale in SCALES.items():

@@ -98,9 +98,7 @@ class WeightProblem:
         return float(np.sum(weights * self.gradient(weights)))
 
 
-def weight_problem(
-    weights: np.ndarray, slots: np.ndarray, log_p: np.ndarray, log_s: np.ndarray
-) -> WeightProblem:
+def weight_problem(weights: np.ndarray, slots: np.ndarray, log_p: np.ndarray, log_s: np.ndarray) -> WeightProblem:
     """From log p (capacity, num) and all log densities (capacity, num, capacity) at draws of every slot."""
     usable = weights > 0
     usable[slots] = True

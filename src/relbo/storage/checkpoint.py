@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import hashlib
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from relbo._warn import warn
 from relbo.boosting import Booster, State
 from relbo.posterior import Posterior
 from relbo.storage.container import NewerFormat, pack, remove_leftovers, write_atomically
-from relbo.storage.files import Contents, check_alike, describe, encode_family, read, settings_of
+from relbo.storage.files import Contents, check_alike, describe, encode_family, other_versions, read, settings_of
 from relbo.storage.objects import decode_number, encode_number
 from relbo.storage.targets import encode_target
 from relbo.whitening import identity_map
@@ -24,6 +25,7 @@ try:
 except ImportError:  # Windows: two processes are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
+_NUM_SLOPES = 5
 _MEMORY = ("num_measure", "points_at_once")  # who ran out of memory may go on with less
 
 
@@ -107,18 +109,30 @@ def locked(path: str | os.PathLike) -> Iterator[Checkpoint]:
         raise ValueError(f"checkpoint is to be written in {folder}, which is not a folder. Make it, or give another.")
     if os.path.isdir(checkpoint.path):
         raise ValueError(f"checkpoint must be the path of a file, and {checkpoint.path} is a folder.")
-    with _lock(f"{checkpoint.path}.lock") as mine:
+    with _lock(f"{checkpoint.path}.lock", needed=not os.path.exists(checkpoint.path)) as mine:
         if mine:
             remove_leftovers(checkpoint.path)
         yield checkpoint
 
 
 @contextlib.contextmanager
-def _lock(name: str) -> Iterator[bool]:
-    """Whether there is a lock: some file systems have none. One that another process holds raises ValueError."""
+def _lock(name: str, needed: bool) -> Iterator[bool]:
+    """Whether there is a lock: some file systems have none. One that another process holds raises ValueError.
+
+    In a folder that cannot be written there is none either: a checkpoint that is there can still be read, but where
+    the lock is `needed` to make one that raises, too.
+    """
     handle = None
     try:
         handle = _take_lock(name) if fcntl is not None else None
+    except OSError as error:
+        if needed:
+            folder = os.path.dirname(name)
+            raise ValueError(
+                f"checkpoint is to be written in {folder}, which cannot be written ({error.strerror}). Give another "
+                "path, or leave to write there."
+            ) from error
+    try:
         yield handle is not None
     finally:
         if handle is not None:
@@ -153,18 +167,36 @@ def _take_lock(name: str) -> int | None:
 def fingerprint(booster: Booster, seed: int, start: Posterior | None) -> dict[str, Any]:
     """What must not change between the parts of one fit."""
     encode_family(booster.family)  # raises now, and not after the first iteration, if a file cannot hold it
-    door = booster.door(identity_map(booster.target, booster.preconditioner.kind))
-    values, _ = door.numbers(_around(booster.target.dim), "checks")
+    target = booster.target
+    door = booster.door(identity_map(target, booster.preconditioner.kind))
+    values, gradients = door.numbers(_around(target.dim), "checks")
     digest = None
     if start is not None:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(start.state.mixture)]
         digest = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
-    return {"seed": seed, "start": digest, "log_densities": [encode_number(value) for value in values.tolist()]}
+    return {
+        "seed": seed,
+        "start": digest,
+        "log_densities": [encode_number(value) for value in np.asarray(values, np.float64).tolist()],
+        "slopes": _slopes(gradients if target.differentiable else None),
+    }
 
 
 def _around(dim: int) -> np.ndarray:
     """Steps from the first starting point: at that point alone, many models do not depend on their data."""
     return np.linspace(-2, 2, 7)[:, None] * np.cos(np.arange(dim))
+
+
+def _slopes(gradients: Any) -> list[Any]:
+    """What is kept of the gradients, (num, dim): of each the length, and the slopes along a few fixed directions."""
+    if gradients is None:
+        return []
+    gradients = np.asarray(gradients, np.float64)
+    directions = np.random.default_rng(0).choice([-1.0, 1.0], (gradients.shape[1], _NUM_SLOPES - 1))
+    with np.errstate(invalid="ignore", over="ignore"):
+        lengths = np.linalg.norm(gradients, axis=1, keepdims=True)
+        slopes = np.hstack([lengths, gradients @ directions / math.sqrt(len(directions))])
+    return [encode_number(slope) for slope in slopes.ravel().tolist()]
 
 
 def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path: str) -> None:
@@ -180,29 +212,62 @@ def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path
     theirs = header["fit"]
     if theirs["seed"] != mine["seed"]:
         raise ValueError(f"{other}its seed is {theirs['seed']}, not {mine['seed']}.{remedy}")
+    if theirs["start"] is not None and mine["start"] is None:
+        raise ValueError(
+            f"{other}it was begun with start=, and this one has none. Give the same start again; or, if there is none, "
+            f"go on from what the file holds, with another checkpoint: fit(start=relbo.load({path!r}))."
+        )
+    if theirs["start"] != mine["start"]:
+        raise ValueError(f"{other}it was not begun from this start.{remedy}")
     settings, asked = header["settings"] | {"family": header["family"]}, settings_of(booster)
     asked |= {"family": encode_family(booster.family)}
     compared = [name for name in asked if name not in _MEMORY and not _unnamed(asked[name])]
     changed = [name for name in compared if asked[name] != settings.get(name)]
     if changed:
         raise ValueError(f"{other}{', '.join(changed)} differ{'s' if len(changed) == 1 else ''}.{remedy}")
-    if mine["start"] is not None and theirs["start"] != mine["start"]:
-        raise ValueError(f"{other}it was not begun from this start.{remedy}")
-    before, now = ([decode_number(value) for value in about["log_densities"]] for about in (theirs, mine))
-    if not _alike(np.asarray(before), np.asarray(now), posterior.target.dtype):
+    if not theirs["finished"] and (versions := other_versions(header)) is not None:
+        warn(f"The checkpoint {path} was written by {versions}. The fit goes on, but not to the same bits.")
+    eps = float(np.finfo(posterior.target.dtype).eps)
+    before, now = (_numbers(about["log_densities"]) for about in (theirs, mine))
+    if not _alike(before, now, eps):
         raise ValueError(
             f"{other}its log density is not this one; around the starting point it was {before[0]:g}, {before[1]:g}, "
             f"..., and is {now[0]:g}, {now[1]:g}, ... (other data, or another model).{remedy}"
         )
+    slopes = [_numbers(about.get("slopes", [])) for about in (theirs, mine)]
+    if len(slopes[0]) > 0 and not _same_slopes(slopes[0], slopes[1], eps):  # the files of older versions have none
+        raise ValueError(
+            f"{other}the gradient of its log density is not this one; at the first of the points that are compared its "
+            f"length was {slopes[0][0]:g}, and is {slopes[1][0]:g} (other data, or another model).{remedy}"
+        )
 
 
-def _alike(before: np.ndarray, now: np.ndarray, dtype: np.dtype[Any]) -> bool:
-    """Equal up to the rounding of another device."""
+def _alike(before: np.ndarray, now: np.ndarray, eps: float) -> bool:
+    """Log densities are equal up to the rounding of another device, and more closely so the steps between them.
+
+    Much of a large log density is a constant, and what summing it in another order changes is, too.
+    """
     finite = np.isfinite(before)
     if before.shape != now.shape or not np.array_equal(before[~finite], now[~finite], equal_nan=True):
         return False
+    before, now = before[finite], now[finite]
     with np.errstate(invalid="ignore"):
-        return bool(np.all(np.abs(before - now)[finite] <= 1e-3 + 100 * np.finfo(dtype).eps * np.abs(before[finite])))
+        values = np.abs(before - now) <= 1e-3 + 100 * eps * np.abs(before)
+        steps = np.abs(np.diff(before) - np.diff(now)) <= 1e-3 + 10 * eps * np.max(np.abs(before), initial=0)
+    return bool(np.all(values) and np.all(steps))
+
+
+def _same_slopes(before: np.ndarray, now: np.ndarray, eps: float) -> bool:
+    """Up to rounding, which is that of the longest of the gradients."""
+    if before.shape != now.shape or not np.array_equal(np.isfinite(before), np.isfinite(now)):
+        return False
+    finite = np.isfinite(before)
+    longest = np.max(np.abs(before[finite]), initial=0)
+    return bool(np.all(np.abs(before - now)[finite] <= 1e-6 + 1000 * eps * longest))
+
+
+def _numbers(values: list[Any]) -> np.ndarray:
+    return np.asarray([decode_number(value) for value in values])
 
 
 def _unnamed(setting: Any) -> bool:

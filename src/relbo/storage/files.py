@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,10 +13,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from relbo.boosting import Booster, State
+from relbo.choices import whole_number
 from relbo.families import AbstractFamily
 from relbo.mixture import Mixture, empty_mixture
 from relbo.posterior import Posterior
-from relbo.whitening import Whitened
 from relbo.settings import make_booster
 from relbo.steps import AbstractStep
 from relbo.storage.container import pack, unpack, write_atomically
@@ -25,6 +26,7 @@ from relbo.storage.targets import decode_target, encode_target
 from relbo.targets import AbstractTarget, as_target
 from relbo.targets.minibatch import Anchored
 from relbo.targets.stored import StoredTarget
+from relbo.whitening import Whitened
 
 _PARTS = ("objective", "oracle", "step_rule", "estimator", "first_ascent", "refinement", "preconditioner")
 _BROKEN = (
@@ -46,8 +48,7 @@ def save(posterior: Posterior, path: str | os.PathLike, *, num_draws: int | None
 
     The file is a header in JSON and arrays (docs/storage.md has the format); reading it executes nothing.
     """
-    if num_draws is not None and num_draws < 0:
-        raise ValueError(f"num_draws must be at least 0, got {num_draws}.")
+    num_draws = None if num_draws is None else whole_number("num_draws", num_draws, 0)
     write_atomically(path, to_bytes(posterior, num_draws=num_draws, data=data))
 
 
@@ -84,10 +85,16 @@ def check_alike(stored: AbstractTarget, target: AbstractTarget, what: str) -> No
             f"{what} is in {stored.dim} dimensions ({stored.dtype}), the target has {target.dim} ({target.dtype}): "
             "pass the target that was fitted."
         )
-    if target.coordinate_names() != stored.coordinate_names():
+    names = target.coordinate_names()
+    if stored.coordinate_names() not in (names, [_counted_from_zero(name, target.first_index) for name in names]):
         pairs = zip(stored.coordinate_names(), target.coordinate_names(), strict=True)
         before, now = next((a, b) for a, b in pairs if a != b)
         raise ValueError(f"{what} has a coordinate {before!r} where the target has {now!r}: pass the same model.")
+
+
+def _counted_from_zero(name: str, first_index: int) -> str:
+    """As the first files name the coordinates of a Stan program: `theta[0]` for `theta[1]`."""
+    return re.sub(r"(?<=[\[,])\d+(?=[\],])", lambda found: str(int(found[0]) - first_index), name)
 
 
 def to_bytes(posterior: Posterior, *, num_draws: int | None = 0, data: bool = False) -> list[bytes]:
@@ -149,6 +156,17 @@ def settings_of(booster: Booster) -> dict[str, Any]:
     }
 
 
+def other_versions(header: dict[str, Any]) -> str | None:
+    """What wrote a file, if that was another version of relbo or JAX than this; None if it was this one."""
+    now = {"relbo": importlib.metadata.version("relbo"), "jax": jax.__version__}
+    same = all(header.get(name) == version for name, version in now.items())
+    return None if same else f"{_versions(header)}, where this is {_versions(now)}"
+
+
+def _versions(header: dict[str, Any]) -> str:
+    return f"relbo {header.get('relbo', 'unknown')} with JAX {header.get('jax', 'unknown')}"
+
+
 class Contents(NamedTuple):
     """What a file holds. `best` is the best iterate so far, in the checkpoint of a step rule that is not monotone."""
 
@@ -168,7 +186,7 @@ def read(path: str | os.PathLike, step_rule: AbstractStep | None = None) -> Cont
     except _BROKEN as error:
         raise ValueError(
             f"{name} cannot be read as a posterior ({type(error).__name__}: {error}). Either it was not written by "
-            "relbo.save, or by a version whose settings this one does not know."
+            f"relbo.save, or by a version whose settings this one does not know: it says {_versions(header)}."
         ) from error
     raise ValueError(
         f'{name} holds a posterior in float64. Call jax.config.update("jax_enable_x64", True) first, at the start of '
@@ -185,7 +203,7 @@ def _contents(header: dict[str, Any], arrays: Arrays, target: StoredTarget, step
         if fit["best"] is not None:
             decode_number(fit["best"])
             decode_estimate(fit["best_elbo"])
-        [decode_number(value) for value in fit["log_densities"]]
+        [decode_number(value) for value in [*fit["log_densities"], *fit.get("slopes", [])]]
         if type(fit["finished"]) is not bool or not posterior.trace or not fit["log_densities"]:
             raise ValueError("what it says of its fit is not whole")
     if "best/log_weights" not in arrays:
@@ -256,6 +274,7 @@ def _whitened(header: dict[str, Any], arrays: Arrays, target: StoredTarget) -> W
     family = decode(header["map"])
     zeros = jax.ShapeDtypeStruct((target.dim,), target.dtype)
     params = _unflatten("map", arrays, jax.eval_shape(family.init, zeros, zeros))
+    _check_numbers("the map to whitened coordinates", jax.tree.leaves(params))
     if "anchor" in arrays:
         point = _checked("anchor", arrays["anchor"], (target.dim,), target.dtype)
         return Whitened(Anchored(target, point, np.nan, np.nan), family, params)
@@ -268,7 +287,9 @@ def _mixture(name: str, family: AbstractFamily, one: PyTree, arrays: Arrays, dty
     weights = _checked(name, log_weights, (capacity,), dtype)
     if not np.isclose(np.exp(log_weights.astype(np.float64)).sum(), 1, atol=1e-3):
         raise ValueError("the weights do not sum to one")
-    return Mixture(family, _unflatten(f"{name}/params", arrays, one, capacity), weights)
+    params = _unflatten(f"{name}/params", arrays, one, capacity)
+    _check_numbers("a component", [np.asarray(leaf)[log_weights > -np.inf] for leaf in jax.tree.leaves(params)])
+    return Mixture(family, params, weights)
 
 
 def _modes(arrays: Arrays, one: PyTree) -> PyTree:
@@ -305,6 +326,12 @@ def _checked(name: str, array: np.ndarray, shape: tuple[int, ...], dtype) -> jax
     if array.shape != shape or array.dtype != dtype:
         raise ValueError(f"{name} has shape {array.shape} and dtype {array.dtype}, not {shape} and {dtype}")
     return jax.device_put(array)
+
+
+def _check_numbers(what: str, leaves: list[Any]) -> None:
+    """A parameter that is not finite would make NaN of every draw."""
+    if not all(np.isfinite(leaf).all() for leaf in leaves):
+        raise ValueError(f"the parameters of {what} are not finite")
 
 
 def _whole(number: Any) -> int:

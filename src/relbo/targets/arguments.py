@@ -1,5 +1,8 @@
 """The arguments of a user's function, split into arrays, which are traced, and everything else, which is not."""
 
+import contextlib
+import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+
+UNTRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+"""What JAX raises where a function wants a traced array as plain numbers."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +50,16 @@ _ARRAY = "array"
 def split_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arguments, list[Array]]:
     """Arrays of NumPy and JAX are traced; Python numbers, strings, None and objects stay as they are.
 
+    Series and data frames (of pandas, polars, xarray) are arrays, too: their values, without labels.
+
     Raises:
-        TypeError: for a leaf that is neither an array nor hashable, such as a data frame.
+        TypeError: for a leaf that is neither an array of numbers nor hashable.
     """
     leaves, treedef = jax.tree_util.tree_flatten_with_path((args, dict(sorted(kwargs.items()))))
     static: list[Any] = []
     arrays: list[Array] = []
     for path, leaf in leaves:
+        leaf = _unframed(leaf)
         if isinstance(leaf, jax.Array | np.ndarray):
             _check_numeric(path, leaf)
             static.append(_ARRAY)
@@ -55,6 +70,63 @@ def split_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Argu
         _check_hashable(path, fixed)
         static.append(_Fixed(type(fixed), fixed))
     return Arguments(treedef, tuple(static)), arrays
+
+
+def _unframed(leaf: Any) -> Any:
+    if not hasattr(leaf, "to_numpy"):
+        return leaf
+    array = np.asarray(leaf.to_numpy())
+    if array.dtype == object and all(isinstance(item, int | float | np.number) for item in array.ravel()):
+        return array.astype(np.float64)  # columns of different kinds of numbers
+    return array
+
+
+def check_call(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that a function does not take, before anything is traced.
+
+    Raises:
+        TypeError: with what it takes and what it was given.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a callable without a signature
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = [f"{len(args)} positional argument{'s' if len(args) != 1 else ''}", *kwargs]
+        raise TypeError(f"{what} takes {signature}, and was given {', '.join(given)}: {error}.") from error
+
+
+@contextlib.contextmanager
+def plain_data_named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    """Where a model cannot be run, say which of its arguments are texts or lists, if any are."""
+    try:
+        yield
+    except UNTRACEABLE:
+        raise
+    except TypeError as error:
+        plain = _plain_arguments(args, kwargs)
+        if not plain:
+            raise
+        raise TypeError(f"the model cannot be run ({str(error).splitlines()[0]}). {plain}") from error
+
+
+def _plain_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Texts and lists of plain values among the arguments, which a model may have wanted as arrays; or ""."""
+    named = [*((f"number {index + 1}", value) for index, value in enumerate(args)), *kwargs.items()]
+    found = [f"{name} is a {type(value).__name__}" for name, value in named if _is_plain(value)]
+    return (
+        f"Of its arguments {', '.join(found)}: pass data as arrays, texts and categories encoded as integers."
+        if found
+        else ""
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return len(value) > 0 and all(_is_plain(item) or isinstance(item, int | float) for item in value)
+    return isinstance(value, str)
 
 
 def _check_numeric(path: Any, leaf: Any) -> None:

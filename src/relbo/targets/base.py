@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from relbo.targets.layout import Layout
+from relbo.targets.table import as_table
 
 _NUMBERS_AT_ONCE = 2**24  # 64 MB in float32
 
@@ -60,6 +61,15 @@ class AbstractTarget(eqx.Module):
     # What the tools around a posterior may ask. A target that knows only its density keeps these answers; a front end
     # answers for its model. Names are those of the model; arrays are NumPy's where nothing is traced.
 
+    @property
+    def first_index(self) -> int:
+        """From where the model's own language counts the entries of an array."""
+        return 0
+
+    def supports(self) -> dict[str, str]:
+        """Where every parameter lives, in a word or two, as far as that is known."""
+        return {}
+
     def dims(self) -> dict[str, tuple[str, ...]]:
         """The names of the axes of every variable that has them: parameters, deterministics, observed data."""
         return {}
@@ -100,7 +110,7 @@ class AbstractTarget(eqx.Module):
         return 2 ** int(np.clip(np.log2(_NUMBERS_AT_ONCE / longest), 3, 10))
 
     def on_host(self) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None:
-        """Values and gradients at points (num, dim), for a target that is a function outside JAX; None for the others."""
+        """Values and gradients at points (num, dim), for a function outside JAX; None for all other targets."""
         return None
 
     # Minibatches. A target with many data points may estimate its log density on some of them.
@@ -122,6 +132,10 @@ class AbstractTarget(eqx.Module):
     def log_density_on(self, z: Float[Array, " dim"], batch: PyTree) -> Float[Array, ""]:
         """An unbiased estimate of `log_density(z)` (which always uses all data) on one minibatch. Traceable."""
         raise NotImplementedError
+
+    def __str__(self) -> str:
+        """A table of the parameters."""
+        return as_table(self)
 
     # By identity, so that `jax.jit(target.log_density)` works: Equinox would hash the arrays, which cannot be hashed.
     # Programs that take the target as an argument compare its structure instead, and are shared between equal ones.
@@ -149,6 +163,9 @@ class AbstractLayoutTarget(AbstractTarget):
 
     def described(self) -> Layout | None:
         return self.layout
+
+    def supports(self) -> dict[str, str]:
+        return {leaf.name: "real" if leaf.support is None else leaf.support.label for leaf in self.layout.leaves}
 
 
 class AbstractWrapper(AbstractTarget):
@@ -195,6 +212,13 @@ class AbstractWrapper(AbstractTarget):
 
     def coordinate_names(self) -> list[str]:
         return self.target.coordinate_names()
+
+    @property
+    def first_index(self) -> int:
+        return self.target.first_index
+
+    def supports(self) -> dict[str, str]:
+        return self.target.supports()
 
     def dims(self) -> dict[str, tuple[str, ...]]:
         return self.target.dims()

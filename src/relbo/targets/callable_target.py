@@ -1,7 +1,7 @@
 """A log density computed outside JAX: any value-and-gradient function, by host callback."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from relbo._warn import warn
 from relbo.targets.base import AbstractLayoutTarget
-from relbo.targets.checks import check_finite, check_gradient, check_repeatable
+from relbo.targets.checks import check_repeatable
 from relbo.targets.layout import Layout, read_example
+from relbo.targets.search import NUM_TRIED, Tries, first_usable, jittered, moved, nowhere, problem_at, uniform
 from relbo.targets.starts import starting_points
 from relbo.targets.supports import brief
 
@@ -134,13 +136,14 @@ def from_callable(
         batched: True if `function` takes points of shape (num, dim) and returns values (num,) and gradients (num, dim).
             Otherwise a batch is a loop on the host, within one callback.
         dtype: of what JAX sees; float64 if JAX has x64 enabled, else float32.
-        init: starting points: an array of shape (num, dim) or (dim,), or `init(key) -> z`; the origin if not given. The
-            first must have positive density.
+        init: starting points: an array of shape (num, dim) or (dim,), or `init(key) -> z`; the origin if not given.
+            Where density or gradient are not finite at the first, another one is looked for, with a warning.
         names: of the coordinates, in order; then `constrain` gives a dict of scalars rather than the vector.
 
     Raises:
-        ValueError, TypeError: if what comes back at the first starting point is not a finite number with a gradient
-            of the right shape, is not repeatable, or if the gradient contradicts the value's change along a line.
+        ValueError, TypeError: if what comes back is not a number with a gradient of the right shape, is not
+            repeatable, or is not finite at a hundred starting points; or if the gradient contradicts the value's
+            change along a line.
         RuntimeError: if the function itself raises there.
 
     Example:
@@ -155,8 +158,7 @@ def from_callable(
     if names is not None:  # an OrderedDict keeps the order of the coordinates in JAX, where a dict is sorted
         layout, _ = read_example(OrderedDict((name, np.zeros((), dtype)) for name in names), None)
     target = CallableTarget(Host(function, gradient, batched), layout, _read_init(plain, init))
-    _check_at_start(target)
-    return target
+    return _checked_start(target)
 
 
 def _check_form(function: Any, dim: Any, names: Sequence[str] | None) -> None:
@@ -193,26 +195,58 @@ def _read_init(layout: Layout, init: Any) -> Float[Array, "num dim"]:
     return jnp.asarray(points)
 
 
-def _check_at_start(target: CallableTarget) -> None:
-    """Call the function on the host, where its exceptions are readable: twice at the start, and on a line near it."""
-    names, start = target.coordinate_names(), np.asarray(target.initial, np.float64)[0]
-    values, gradients = target.host(np.stack([start, start]))
+def _checked_start(target: CallableTarget) -> CallableTarget:
+    """Call the function on the host, where its exceptions are readable: twice at the start, and on lines from it."""
+    names, points = target.coordinate_names(), np.asarray(target.initial)
+    values, gradients = target.host(np.asarray([points[0], points[0]], np.float64))
     check_repeatable(values[0], [values[1]], "function")
-    check_finite(values[0], names, start, "function")
+    problem = problem_at(values[0], gradients[0], names, "function")
+    if problem is not None:
+        found, num_tried = None, 0
+        if values[0] != np.inf:  # an infinite density is no matter of where one starts
+            found, num_tried = first_usable(partial(_try, target.host), _other_starts(points))
+        if found is None:
+            raise ValueError(nowhere(problem, names, points[0], "the first starting point", num_tried, str))
+        warn(moved(problem, names, "the first starting point", found))
+        target = CallableTarget(target.host, target.layout, target.initial.at[0].set(found.points))
     if target.differentiable:
-        check_gradient(gradients[0], names, start, "function")
-        _check_line(target.host, start)
+        _check_lines(target.host, np.asarray(target.initial, np.float64)[0])
+    return target
 
 
-def _check_line(host: Host, start: np.ndarray) -> None:
+def _try(host: Host, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values and gradients at points that nobody asked for: NaN where the function raises, and no warnings of NumPy."""
+    try:
+        with np.errstate(all="ignore"):
+            return host(np.asarray(points, np.float64))
+    except RuntimeError:
+        return np.full(len(points), np.nan), np.full(points.shape, np.nan)
+
+
+def _other_starts(points: np.ndarray) -> Iterator[Tries]:
+    """One by one, for a call may be dear: the user's own, then points near the first, then points anywhere."""
+    given = Tries("a point of init", points[1:NUM_TRIED])
+    for words, tries in (given, jittered(points[0], "it"), uniform(points.shape[1], points.dtype, NUM_TRIED)):
+        yield from (Tries(words, point[None]) for point in tries)
+
+
+def _check_lines(host: Host, start: np.ndarray) -> None:
     r"""Compare $\nabla f \cdot u$ with $(f(z + hu) - f(z - hu)) / 2h$, generously: to find a wrong sign or factor.
 
-    The tolerance allows for a function that computes in float32. The line lies off the start, which may be a kink.
+    First on a line close to the start, but off it, for it may be a kink. It may also be the mode, where every slope is
+    small and of either sign: so on a line through the start, too, some way out in both directions.
     """
-    draws = np.random.default_rng(0).standard_normal((2, len(start)))
-    size = 1e-3 * (1 + np.linalg.norm(start))
-    direction, centre = draws[0] / np.linalg.norm(draws[0]), start + size * draws[1] / np.linalg.norm(draws[1])
-    values, gradients = host(centre + size * np.outer([0.0, 1.0, -1.0], direction))
+    draws = np.random.default_rng(0).standard_normal((3, len(start)))
+    directions = draws / np.linalg.norm(draws, axis=1, keepdims=True)
+    scale = 1 + float(np.linalg.norm(start))
+    _check_line(host, start + 1e-3 * scale * directions[1], directions[0], 1e-3 * scale)
+    for distance in (1.0, -30.0):
+        _check_line(host, start + distance * scale * directions[2], directions[2], abs(distance) * scale / 20)
+
+
+def _check_line(host: Host, centre: np.ndarray, direction: np.ndarray, size: float) -> None:
+    """The tolerance allows for a function that computes in float32, and for the curvature that the gradients show."""
+    values, gradients = _try(host, centre + size * np.outer([0.0, 1.0, -1.0], direction))
     if not (np.isfinite(values).all() and np.isfinite(gradients).all()):
         return
     slopes = gradients @ direction
@@ -220,8 +254,8 @@ def _check_line(host: Host, start: np.ndarray) -> None:
     noise = 10 * np.finfo(np.float32).eps * (1 + np.abs(values).max()) / size
     if np.abs(measured - slopes[0]) > noise + 0.1 * np.abs(measured) + 2 * np.ptp(slopes):
         raise ValueError(
-            "the gradient contradicts the value: along a random line near the first starting point the value changes "
-            f"by {measured:.6g} per unit and the gradient says {slopes[0]:.6g}. Return the gradient of the log density "
+            f"the gradient contradicts the value: along a line at z = {brief(centre)} the value changes by "
+            f"{measured:.6g} per unit and the gradient says {slopes[0]:.6g}. Return the gradient of the log density "
             "itself, not of its negative."
         )
 

@@ -1,12 +1,13 @@
 r"""Checks of a log density before anything is fitted to it.
 
 One `eval_shape` and one compiled program look at the example $z_0$ and at a few points $z_0 + \delta_j$. What they can
-find: a log density that JAX cannot trace, that is not a finite scalar at $z_0$, has no gradient there, is constant for
-automatic differentiation although its value moves, or gives another value when it is evaluated again.
+find: a log density that JAX cannot trace, that is not a finite scalar, has no gradient, is constant for automatic
+differentiation although its value moves, or gives another value when it is evaluated again.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -14,18 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from relbo._warn import warn
+from relbo.targets.arguments import UNTRACEABLE
 from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import Layout
+from relbo.targets.search import Tries, evaluate, first_usable, moved, nowhere, problem_at, shorten
 
-UNTRACEABLE = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerBoolConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
+T = TypeVar("T", bound=AbstractTarget)
+
 NUM_PROBES = 4
-MAX_NAMED = 8
 
 
 def check_traceable(function: Any, layout: Layout, args: tuple[PyTree, ...]) -> None:
@@ -57,12 +55,36 @@ def _check_scalar(out: Any) -> None:
         raise TypeError(f"log_density must return a float, got dtype {out.dtype}. Compute it in floating point.")
 
 
-def check_at_example(target: AbstractTarget, args: tuple[PyTree, ...] = ()) -> None:
-    """Evaluate a JAX target at its example and around it, and judge what comes out."""
+def check_at_example(target: T, others: Iterable[Tries], what: str, report: Callable[[], str]) -> T:
+    """Evaluate a JAX target at its example and around it, and judge what comes out.
+
+    Where it is not finite at the example, the first of `others` where it is takes the example's place, with a warning.
+    `report` is what the door can say about the model, for the error if there is none.
+    """
+    values, gradients, again, dead = _probe_readably(target)
+    names, origin = target.coordinate_names(), np.asarray(target.initial)[0]
+    check_repeatable(values[0], [values[1], again[0]], "log_density")
+    problem = problem_at(values[0], gradients[0], names, "log_density")
+    if problem is not None:
+        if values[0] == np.inf:  # an infinite density is no matter of where one starts
+            raise ValueError(nowhere(problem, names, origin, what, 0, report))
+        found, num_tried = first_usable(partial(evaluate, target), others)
+        if found is None:
+            raise ValueError(nowhere(problem, names, origin, what, num_tried, report))
+        warn(moved(problem, names, what, found))
+        target = eqx.tree_at(lambda each: each.initial, target, target.initial.at[0].set(found.points))
+        values, gradients, again, dead = _probe_readably(target)
+        check_repeatable(values[0], [values[1], again[0]], "log_density")
+    if target.differentiable:
+        _check_moves(again, dead, names)
+    return target
+
+
+def _probe_readably(target: AbstractTarget) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(0)
     steps = rng.standard_normal((NUM_PROBES, target.dim)).astype(target.dtype)
     try:
-        found = jax.tree.map(np.asarray, _probe(target, jax.device_put(steps)))
+        return jax.tree.map(np.asarray, _probe(target, jax.device_put(steps)))
     except jax.errors.UnexpectedTracerError as error:
         raise ValueError(
             "log_density has side effects: it keeps a value of one call for the next. Make it a pure function."
@@ -75,13 +97,6 @@ def check_at_example(target: AbstractTarget, args: tuple[PyTree, ...] = ()) -> N
             'estimator="score", or give its gradient through relbo.from_callable. '
             f"JAX says: {str(error).splitlines()[0]}"
         ) from error
-    values, gradients, again, dead = found
-    names, origin = target.coordinate_names(), np.asarray(target.initial)[0]
-    check_repeatable(values[0], [values[1], again[0]], "log_density")
-    check_finite(values[0], names, origin, "log_density", _hint(args))
-    if target.differentiable:
-        check_gradient(gradients[0], names, origin, "log_density")
-        _check_moves(again, dead, names)
 
 
 @eqx.filter_jit
@@ -124,27 +139,6 @@ def check_repeatable(value: np.floating, others: Sequence[np.floating], what: st
             )
 
 
-def check_finite(value: np.floating, names: Sequence[str], point: np.ndarray, what: str, hint: str = "") -> None:
-    if np.isfinite(value):
-        return
-    meaning = "zero density" if value == -np.inf else "an infinite density" if value == np.inf else "broken arithmetic"
-    raise ValueError(
-        f"{what} is {value!s} ({meaning}) at the first starting point, in unconstrained coordinates "
-        f"{describe_point(names, point)}.{hint} Start from a point of finite density, or mend {what} there."
-    )
-
-
-def check_gradient(gradient: np.ndarray, names: Sequence[str], point: np.ndarray, what: str) -> None:
-    bad = [name for name, value in zip(names, gradient, strict=True) if not np.isfinite(value)]
-    if not bad:
-        return
-    raise ValueError(
-        f"the gradient of {what} is not finite in {shorten(bad)} at the first starting point, in unconstrained "
-        f"coordinates {describe_point(names, point)}, though its value is. Look for sqrt, log or a division at zero, "
-        "also in the branch that a jnp.where does not take."
-    )
-
-
 def _check_moves(values: np.ndarray, dead: np.ndarray, names: Sequence[str]) -> None:
     """`values[0]` is at the example, the others where only coordinates of zero gradient were moved."""
     finite = values[np.isfinite(values)]
@@ -156,48 +150,3 @@ def _check_moves(values: np.ndarray, dead: np.ndarray, names: Sequence[str]) -> 
         "differentiable (rounding, comparison, indexing, stop_gradient). Make it smooth, or pass differentiable=False "
         'and fit with estimator="score".'
     )
-
-
-def describe_point(names: Sequence[str], point: np.ndarray) -> str:
-    """`mu = 0.0, theta[0] = 1.5 and 3 more`: up to eight coordinates."""
-    return shorten([f"{name} = {value:.6g}" for name, value in zip(names, point, strict=True)])
-
-
-def shorten(items: Sequence[str]) -> str:
-    more = len(items) - MAX_NAMED
-    return ", ".join(items[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _hint(args: tuple[PyTree, ...]) -> str:
-    """NaN in the data is the commonest reason for NaN in the density."""
-    leaves = jax.tree_util.tree_leaves_with_path(args)
-    floats = [(path, leaf) for path, leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    bad = [f"args{jax.tree_util.keystr(path)}" for path, leaf in floats if np.isnan(leaf).any()]
-    return f" The data contain NaN: {shorten(bad)}." if bad else ""
-
-
-NUM_STARTS = 4
-_NUM_TRIED = 32
-
-
-def find_starts(target: AbstractTarget, what: str) -> Float[Array, "num dim"]:
-    """The origin of the unconstrained space and points in (-2, 2) around it that have a finite density and gradient.
-
-    Always `NUM_STARTS` rows, the first repeated if there are fewer, so that shapes do not hang on the data. For front
-    ends whose models come without an example.
-    """
-    points = np.random.default_rng(0).uniform(-2, 2, (_NUM_TRIED, target.dim)).astype(target.dtype)
-    points[0] = 0
-    values, gradients = map(np.asarray, _values_and_gradients(target, jax.device_put(points)))
-    usable = np.flatnonzero(np.isfinite(values) & np.isfinite(gradients).all(axis=1))
-    if len(usable) == 0:
-        names = target.coordinate_names()
-        check_finite(values[0], names, points[0], what, " So it is at 31 points drawn around it.")
-        check_gradient(gradients[0], names, points[0], what)
-    chosen = np.resize(usable[:NUM_STARTS], NUM_STARTS)
-    return jax.device_put(points[np.where(np.arange(NUM_STARTS) < len(usable), chosen, usable[0])])
-
-
-@eqx.filter_jit
-def _values_and_gradients(target: AbstractTarget, points: Float[Array, "num dim"]) -> tuple[Array, Array]:
-    return jax.lax.map(jax.value_and_grad(target.log_density), points, batch_size=8)

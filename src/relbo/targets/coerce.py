@@ -8,10 +8,15 @@ from relbo.targets.pymc_target import from_pymc
 
 
 def as_target(model: Any) -> AbstractTarget:
-    """A target as it is, and a PyMC model as its target. pymc is not imported to find out."""
+    """A target as it is, and a PyMC model as its target; None stands for the model of `with model:` around it.
+
+    pymc is not imported to find out.
+    """
     if isinstance(model, AbstractTarget):
         return model
     pymc = sys.modules.get("pymc")
+    if model is None:
+        model = _open_model(pymc)
     if pymc is not None and isinstance(model, pymc.Model):
         return from_pymc(model)
     raise ValueError(
@@ -19,3 +24,12 @@ def as_target(model: Any) -> AbstractTarget:
         "relbo.from_numpyro(model, *args), relbo.from_stan(program, data), relbo.from_log_density(f, example) or "
         "relbo.from_callable(f, dim)."
     )
+
+
+def _open_model(pymc: Any) -> Any:
+    try:
+        return pymc.modelcontext(None)
+    except (AttributeError, TypeError) as error:  # without PyMC, or without a model
+        raise ValueError(
+            "there is no target to fit: pass one, or a PyMC model, or write `with model: relbo.fit()`."
+        ) from error

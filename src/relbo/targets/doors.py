@@ -12,9 +12,9 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
 
     Latent sites may have any continuous support; discrete ones with finitely many values are summed out (extra
     `enumeration`). Deterministics, factors, masks, reparameterisations, plates and improper priors work as in NumPyro.
-    Arrays among the arguments are traced, so fitting the same model on new data of the same shapes compiles nothing;
-    everything else (sizes, flags) is static. A plate with `subsample_size` makes the ascents of a fit climb on
-    minibatches; what is measured and reported always uses all data.
+    Arrays among the arguments, and pandas' Series and DataFrames as arrays, are traced, so fitting the model on new
+    data of the same shapes compiles nothing; everything else (sizes, flags) is static. A plate with `subsample_size`
+    makes the ascents of a fit climb on minibatches; what is measured and reported always uses all data.
 
     Raises:
         ValueError: for a model without continuous latents, with discrete ones that cannot be summed out, with

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from relbo.targets.arguments import check_call
 from relbo.targets.base import AbstractLayoutTarget
 from relbo.targets.checks import check_at_example, check_traceable, has_hessian
 from relbo.targets.layout import Layout, read_example
+from relbo.targets.search import NUM_TRIED, Tries, jittered, name_nan, uniform
 from relbo.targets.starts import starting_points
 
 
@@ -66,7 +68,9 @@ def from_log_density(
         function: `function(params, *args)` returns log p, a scalar, up to a constant. Use the same function object
             again for new data, and nothing is compiled twice.
         example: one point of positive density, in the model's own (constrained) space: any tree of floats. It sets
-            names, structure, shapes and dtype of the parameters, and is the first starting point.
+            names, structure, shapes and dtype of the parameters (float32, or float64 if JAX has x64 enabled), and is
+            the first starting point; if density or gradient are not finite there, another one is looked for, with a
+            warning.
         args: data: a tuple of arrays or trees of arrays. They are traced, so new data of the same shapes do not
             recompile.
         supports: where parameters live, if not on the whole real line: `{"sigma": "positive"}`. A name, a tuple such
@@ -77,7 +81,8 @@ def from_log_density(
         differentiable: False if JAX's gradient of `function` means nothing (it rounds, compares, simulates).
 
     Raises:
-        ValueError, TypeError: for whatever can be seen to be wrong at the example. Hidden randomness is found by
+        ValueError, TypeError: for whatever can be seen to be wrong at the example, and if there is no point to start
+            from among a hundred (of `init`, near the example, in (-2, 2)). Hidden randomness is found by
             tracing twice, so not if `function` is itself jitted and cached.
 
     Example:
@@ -95,12 +100,24 @@ def from_log_density(
     _check_function(function)
     layout, leaves = read_example(example, supports)
     data = _read_args(args)
+    check_call("log_density(params, *args)", function, (example, *data), {})
     check_traceable(function, layout, data)
     initial = starting_points(layout, leaves, init)
-    build = partial(JaxTarget, function, data, layout, initial, differentiable=differentiable)
-    target = build(twice_differentiable=False)
-    check_at_example(target, data)
-    return build(twice_differentiable=True) if differentiable and has_hessian(target) else target
+    build = partial(JaxTarget, function, data, layout, differentiable=differentiable)
+    target = build(initial, twice_differentiable=False)
+    target = check_at_example(target, _other_starts(np.asarray(initial)), "the example", partial(_report, data))
+    return build(target.initial, twice_differentiable=True) if differentiable and has_hessian(target) else target
+
+
+def _other_starts(initial: np.ndarray) -> list[Tries]:
+    """Where the example will not do: the user's own points first, then points near it, then points anywhere."""
+    given = Tries("a point of init", initial[1:NUM_TRIED])
+    return [given, jittered(initial[0], "it"), uniform(initial.shape[1], initial.dtype, NUM_TRIED)]
+
+
+def _report(args: tuple[PyTree, ...]) -> str:
+    leaves = jax.tree_util.tree_leaves_with_path(args)
+    return name_nan((f"args{jax.tree_util.keystr(path)}", leaf) for path, leaf in leaves)
 
 
 def _check_function(function: Any) -> None:
@@ -127,7 +144,7 @@ def _data_array(path: Any, leaf: Any) -> Array:
     array = np.asarray(leaf)
     if array.dtype.kind not in "biufc" and not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(
-            f"args{jax.tree_util.keystr(path)} is of type {type(leaf).__name__}, which is not numeric. "
-            "Bind options by functools.partial or a closure, and keep args for data."
+            f"args{jax.tree_util.keystr(path)} is of type {type(leaf).__name__} (dtype {array.dtype}), which is not "
+            "numeric. Encode categories as integers; bind options by functools.partial, and keep args for data."
         )
     return jax.device_put(np.array(array))  # a copy: what the user does to the data later must not reach the target

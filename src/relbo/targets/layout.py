@@ -152,10 +152,15 @@ def _float_array(name: str, leaf: Any) -> np.ndarray:
             f"parameter {name!r} of the example has dtype {array.dtype}; parameters must be floats. Write 0.0 for 0; "
             "marginalise parameters that are truly discrete (sum them out inside log_density)."
         )
-    if not jnp.issubdtype(array.dtype, jnp.floating):
+    if array.dtype.kind == "c":
         raise TypeError(
             f"parameter {name!r} of the example has dtype {array.dtype}; parameters must be real floats. "
-            "Give real and imaginary parts separately if it is complex."
+            "Give real and imaginary parts separately."
+        )
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(
+            f"parameter {name!r} of the example is {leaf!r}, of type {type(leaf).__name__}; parameters must be real "
+            'floats. The example is a point of the model, such as {"mu": 0.0, "sigma": 1.0}.'
         )
     return array
 

@@ -17,9 +17,9 @@ from numpyro.distributions import Delta, biject_to
 from numpyro.infer import init_to_uniform
 
 from relbo._require import require
-from relbo.targets.arguments import Arguments
-from relbo.targets.checks import UNTRACEABLE, shorten
+from relbo.targets.arguments import UNTRACEABLE, Arguments, check_call
 from relbo.targets.numpyro_handlers import innermost, is_factor
+from relbo.targets.search import shorten
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,7 @@ def read_model(model: Callable[..., Any], arguments: Arguments, arrays: list[Arr
 def read_sites(model: Callable[..., Any], arguments: Arguments, arrays: list[Array]) -> Facts:
     """What the model holds, from one abstract trace with these arguments."""
     facts: list[Facts] = []
+    check_call("the model", model, *arguments.fill(arrays))
 
     def look(arrays: list[Array]) -> None:
         args, kwargs = arguments.fill(arrays)
@@ -126,7 +127,8 @@ def read_sites(model: Callable[..., Any], arguments: Arguments, arrays: list[Arr
         error.add_note(
             "(Arrays among the model's arguments are traced by JAX. If the model needs one as plain numbers, for the "
             "size of a plate, np.unique or np.isnan, bind it: "
-            "relbo.from_numpyro(functools.partial(model, group=group), y).)"
+            "relbo.from_numpyro(functools.partial(model, group=group), y). A data frame arrives as an array, without "
+            "the names of its columns: pass those that the model uses.)"
         )
         raise
     return facts[0]

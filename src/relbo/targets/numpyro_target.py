@@ -18,13 +18,14 @@ from numpyro.distributions import biject_to
 from numpyro.infer import Predictive
 
 from relbo._require import require
-from relbo.targets.arguments import Arguments, split_arguments
+from relbo.targets.arguments import Arguments, plain_data_named, split_arguments
 from relbo.targets.base import AbstractTarget
-from relbo.targets.checks import find_starts
 from relbo.targets.layout import Layout, read_example
 from relbo.targets.numpyro_handlers import Rescaled, Unobserved
+from relbo.targets.numpyro_report import report
 from relbo.targets.numpyro_sites import Facts, Site, read_model, read_sites
-from relbo.targets.supports import support_words
+from relbo.targets.search import find_starts
+from relbo.targets.supports import name_support, support_words
 
 _SEED = 0  # for the draws of a model that draws although all its continuous latents are given; they change no density
 
@@ -137,6 +138,16 @@ class NumPyroTarget(AbstractTarget):
         here, there = jax.vmap(self.constrain)(points), jax.vmap(layout.constrain)(points)
         same = all(np.array_equal(here[name], there[name], equal_nan=True) for name in here)
         return layout if same and layout.dim == self.dim else None
+
+    def supports(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+
+        def look(z) -> None:
+            trace = self._trace(self._split_constrained(z))
+            found.update({site.name: name_support(trace[site.name]["fn"].support) for site in self.facts.latents})
+
+        jax.eval_shape(look, self.initial[0])
+        return found
 
     def dims(self) -> dict[str, tuple[str, ...]]:
         sites = self.facts.of_kind("latent", "deterministic", "observed")
@@ -258,12 +269,24 @@ def read_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     if not callable(model):
         raise TypeError(f"model must be a NumPyro model, a function, got {type(model).__name__}.")
     arguments, arrays = split_arguments(args, kwargs)
-    return _with_starts(NumPyroTarget(model, read_model(model, arguments, arrays), arguments, arrays))
+    with plain_data_named(args, kwargs):
+        return _with_starts(NumPyroTarget(model, read_model(model, arguments, arrays), arguments, arrays))
 
 
 def _with_starts(target: NumPyroTarget) -> NumPyroTarget:
-    initial = find_starts(target, "the model's log density")
+    initial = find_starts(target, "the model's log density", lambda: _report(target))
     return NumPyroTarget(target.model, target.facts, target.arguments, target.arrays, initial)
+
+
+def _report(target: NumPyroTarget) -> str:
+    """What is wrong with the sites at the origin. On concrete values, so that NumPyro can warn by itself."""
+    args, kwargs = target.arguments.fill(target.arrays)
+    named = _bind(target.model, args, kwargs)
+
+    def trace() -> dict[str, Any]:
+        return target._trace(target._split_constrained(target.initial[0]))
+
+    return report(trace, target.facts, {name: value for name, value in named.items() if _is_data(value)})
 
 
 @eqx.filter_jit

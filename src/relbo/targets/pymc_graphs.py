@@ -140,6 +140,11 @@ class Graphs:
         return self._in_jax(self.free_values, self._log_density_terms[start : start + len(self.observed)])
 
     @cached_property
+    def terms(self) -> Function:
+        """(values, data) to the terms of the free and the observed variables and the potentials, in this order."""
+        return self._in_jax(self.free_values, self._log_density_terms)
+
+    @cached_property
     def constrain(self) -> Function:
         """(values, data) to the variables called `constrained_names`."""
         return self._in_jax(self.free_values, self._constrained)

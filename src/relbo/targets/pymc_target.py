@@ -14,10 +14,16 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from relbo._require import require
 from relbo.targets.base import AbstractTarget
-from relbo.targets.checks import check_at_example, has_hessian, shorten
+from relbo.targets.checks import check_at_example, has_hessian
 from relbo.targets.layout import Layout, read_example
+from relbo.targets.pymc_data import put, readable_errors, replace_data
 from relbo.targets.pymc_graphs import Graphs, graphs_of
+from relbo.targets.pymc_report import report
+from relbo.targets.search import NUM_TRIED, Tries, from_prior, shorten, uniform
 from relbo.targets.starts import NUM_DRAWS, starting_points
+
+_SUPPORTS = {None: "real", "log": "positive", "logodds": "unit interval"}
+"""Of PyMC's transforms, by their names; the others are named after where they lead."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,12 @@ class PyMCTarget(AbstractTarget):
     def _in_dtype(self, value: Array) -> Array:
         return value.astype(self.dtype) if jnp.issubdtype(value.dtype, jnp.floating) else value
 
+    def supports(self) -> dict[str, str]:
+        """By PyMC's transforms: a variable without one is real, or its density is zero where it is not."""
+        transforms = self.graphs.model.rvs_to_transforms
+        names = {rv.name: getattr(transforms[rv], "name", None) for rv in self.graphs.model.free_RVs}
+        return {name: _SUPPORTS.get(transform, str(transform)) for name, transform in names.items()}
+
     def dims(self) -> dict[str, tuple[str, ...]]:
         """Those of the model; an axis of a variable that has no name there is called as ArviZ would call it."""
         return {
@@ -127,21 +139,23 @@ class PyMCTarget(AbstractTarget):
         with self._in_model():
             return {name: np.array(value) for name, value in find_constants(self.graphs.model).items()}
 
-    def with_data(self, **data: Any) -> "PyMCTarget":
-        """The posterior given other values of `pm.Data`. The model keeps its own.
+    def with_data(self, *, coords: Mapping[str, Any] | None = None, **data: Any) -> "PyMCTarget":
+        """The posterior given other values of `pm.Data`, and other labels of dims. The model keeps its own.
 
         The same compiled programs serve data of the same shapes.
         """
-        with self._in_model(data):
+        with self._in_model(data, coords) as shapes, readable_errors(shapes, data):
             return from_pymc(self.graphs.model)
 
     def predict(self, draws: PyTree, seed: int, /, *args: Any, **kwargs: Any) -> dict[str, np.ndarray]:
         """Posterior predictive draws of the observed variables, by `pm.sample_posterior_predictive`.
 
-        `kwargs` are new values of `pm.Data`; the model keeps its own. As always in PyMC, an observed variable has the
-        shape of its data unless it was given one (`shape=mu.shape`), and a free variable that depends on changed data,
-        be it by its shape alone, is drawn anew from its prior; PyMC's log line "Sampling: [...]" names it.
+        `kwargs` are new values of `pm.Data`, and `coords` new labels of dims as `pm.set_data` takes them; the model
+        keeps its own. As always in PyMC, an observed variable has the shape of its data unless it was given one
+        (`shape=mu.shape`), and a free variable that depends on changed data, be it by its shape alone, is drawn anew
+        from its prior; PyMC's log line "Sampling: [...]" names it.
         """
+        coords = kwargs.pop("coords", None)
         if args:
             raise TypeError("predict takes new data by the names of pm.Data, as keyword arguments.")
         if self.subsamples:
@@ -157,7 +171,7 @@ class PyMCTarget(AbstractTarget):
             dims={name: list(axes) for name, axes in self.dims().items()},
         )
         model = self.graphs.model
-        with self._in_model(kwargs):
+        with self._in_model(kwargs, coords) as shapes, readable_errors(shapes, kwargs):
             found = pymc.sample_posterior_predictive(
                 known, model=model, random_seed=seed, progressbar=False, return_inferencedata=False
             )
@@ -192,8 +206,13 @@ class PyMCTarget(AbstractTarget):
         return jnp.asarray(value, self.dtype)
 
     @contextlib.contextmanager
-    def _in_model(self, new_data: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """The model holds this target's data and labels, with `new_data` instead of some; afterwards, its own again."""
+    def _in_model(
+        self, new_data: Mapping[str, Any] | None = None, coords: Mapping[str, Any] | None = None
+    ) -> Iterator[dict[str, tuple[int, ...]]]:
+        """The model holds this target's data and labels, with `new_data` instead of some; afterwards, its own again.
+
+        Yields the shapes of all `pm.Data` without the new ones.
+        """
         model = self.graphs.model
         lengths = {
             model.dim_lengths[name]: each if isinstance(each, int) else len(each) for name, each in self.labels.of_dims
@@ -203,32 +222,12 @@ class PyMCTarget(AbstractTarget):
         labels = {name: each if isinstance(each, tuple) else None for name, each in self.labels.of_dims}
         before = {variable: variable.get_value() for variable in own}, dict(model.coords)
         try:
-            _put(model, own, labels)
-            for name, value in (new_data or {}).items():
-                _replace_data(model, name, np.asarray(value))
-            yield
+            put(model, own, labels)
+            shapes = {variable.name: variable.get_value().shape for variable in model.data_vars}
+            replace_data(model, new_data or {}, coords)
+            yield shapes
         finally:
-            _put(model, *before)
-
-
-def _put(model: Any, values: Mapping[Any, Any], labels: Mapping[str, Any]) -> None:
-    for variable, value in values.items():
-        variable.set_value(np.asarray(value, variable.dtype))
-    model.coords.update(labels)
-
-
-def _replace_data(model: Any, name: str, value: np.ndarray) -> None:
-    """`pm.set_data`, with the labels of an axis counted anew if its length changes."""
-    known = [variable.name for variable in model.data_vars]
-    if name not in known:
-        raise ValueError(f"the model has no pm.Data called {name!r}. It has: {', '.join(known) or 'none'}.")
-    axes = zip(model.named_vars_to_dims.get(name) or (), value.shape, strict=False)
-    labels = {
-        axis: tuple(range(size))
-        for axis, size in axes
-        if model.coords.get(axis) is not None and len(model.coords[axis]) != size
-    }
-    model.set_data(name, value, coords=labels)
+            put(model, *before)
 
 
 def from_pymc(model: Any) -> PyMCTarget:
@@ -243,12 +242,13 @@ def from_pymc(model: Any) -> PyMCTarget:
     once more gives one with the new data, for which nothing is compiled again if the shapes are the same. With
     `pm.Minibatch` the observed variables need their `total_size`; the log density itself always uses all rows.
 
-    The first starting point is `model.initial_point()`; the others are jittered by U(-1, 1), as PyMC does.
+    The first starting point is `model.initial_point()`; the others are jittered by U(-1, 1), as PyMC does. Where
+    density or gradient are not finite at the first, one of those takes its place, or a draw from (-2, 2) or the prior.
 
     Raises:
         TypeError: if it is not a PyMC model.
         ValueError: if a free variable is discrete, there is none, PyTensor cannot translate the model, or the log
-            density or its gradient is not finite at the initial point.
+            density or its gradient is not finite at a hundred points: with the variables and observations at fault.
 
     Example:
         >>> import pymc as pm
@@ -273,11 +273,20 @@ def from_pymc(model: Any) -> PyMCTarget:
     data = tuple(_data_array(variable.get_value(), dtype) for variable in graphs.shared)
     target = PyMCTarget(graphs, layout, initial, data, twice_differentiable=False)
     try:
-        check_at_example(target)
+        target = check_at_example(target, _other_starts(target), "model.initial_point()", lambda: report(target))
     except ValueError as error:
-        error.add_note("The start is model.initial_point(): initval= moves it, and model.debug() looks at every term.")
+        error.add_note("initval= moves the initial point, and model.debug() looks at every term.")
         raise
-    return PyMCTarget(graphs, layout, initial, data, twice_differentiable=has_hessian(target))
+    return PyMCTarget(graphs, layout, target.initial, data, twice_differentiable=has_hessian(target))
+
+
+def _other_starts(target: PyMCTarget) -> Iterator[Tries]:
+    """Where the initial point will not do."""
+    initial = np.asarray(target.initial)
+    yield Tries("a point near it", initial[1:])
+    yield uniform(target.dim, target.dtype, 2 * NUM_DRAWS)
+    yield from from_prior(target, 2 * NUM_DRAWS)
+    yield uniform(target.dim, target.dtype, NUM_TRIED, seed=1)
 
 
 def _refuse(model: Any) -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from relbo.targets.checks import UNTRACEABLE
+from relbo.targets.arguments import UNTRACEABLE
 from relbo.targets.layout import Layout
 
 NUM_DRAWS = 16

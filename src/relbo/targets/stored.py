@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from relbo.choices import seed_number, whole_number
 from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import Layout
 
@@ -54,6 +55,10 @@ class StoredTarget(AbstractTarget):
     draws: StoredDraws | None
     labels: Labels
 
+    @property
+    def first_index(self) -> int:
+        return 1 if self.kind == "StanTarget" else 0
+
     def log_density(self, z: Float[Array, " dim"]) -> NoReturn:
         del z
         raise ValueError(f"This needs the log density, and {self._where()}")
@@ -96,8 +101,7 @@ class StoredTarget(AbstractTarget):
 
     def choose_draws(self, num_draws: int, seed: int) -> StoredDraws:
         """Some of the stored draws."""
-        if num_draws < 1:
-            raise ValueError(f"num_draws must be at least 1, got {num_draws}.")
+        num_draws, seed = whole_number("num_draws", num_draws, 1), seed_number(seed)
         if self.draws is None or num_draws > self.draws.num:
             num = 0 if self.draws is None else self.draws.num
             raise ValueError(

@@ -208,6 +208,19 @@ def support_words(constraint: Any) -> str | tuple[Any, ...] | None:
     return None
 
 
+def name_support(constraint: Any) -> str:
+    """A NumPyro constraint for a person to read; the bounds of one may be traced, and are then left out."""
+    try:
+        words = support_words(constraint)
+    except jax.errors.JAXTypeError:
+        words = None
+    if isinstance(words, str):
+        return "real" if words in _REAL else words
+    if words is None:
+        return type(constraint).__name__.lstrip("_").lower()
+    return f"{words[0]}({', '.join(brief(bound) for bound in words[1:])})"
+
+
 def brief(values: Any) -> str:
     """Numbers as a short text on one line, for error messages."""
     array = np.asarray(values, np.float64)

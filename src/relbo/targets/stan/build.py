@@ -9,6 +9,7 @@ that exists is right. It appears there whole, and a lock keeps two processes fro
 import contextlib
 import hashlib
 import importlib.metadata
+import json
 import os
 import pathlib
 import shlex
@@ -73,6 +74,15 @@ def build(source: str, name: str, include: pathlib.Path | None) -> pathlib.Path:
     return path
 
 
+def has_parameters(source: str, include: pathlib.Path | None) -> bool:
+    """Whether the program has any, asked before it is compiled. True for a program that stanc does not accept."""
+    result = _stanc(locate("httpstan", extra="stan") / "stanc", source, ["--info"], include)
+    try:
+        return result.returncode != 0 or bool(json.loads(result.stdout)["parameters"])
+    except (ValueError, KeyError):  # another stanc, with another answer
+        return True
+
+
 def cache_folder() -> pathlib.Path:
     """$RELBO_CACHE_DIR, else the folder `relbo` of the user's cache. Made if it does not exist."""
     user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -97,24 +107,23 @@ def _find_toolchain() -> Toolchain:
 
 def _translate(tools: Toolchain, source: str, name: str, include: pathlib.Path | None) -> tuple[str, str]:
     """The program in C++, and stanc's warnings."""
-    with tempfile.TemporaryDirectory() as scratch:
-        program = pathlib.Path(scratch, "program.stan")
-        program.write_text(source)
-        command: list[str | os.PathLike] = [
-            tools.stanc,
-            "--name",
-            "relbo_model",
-            "--filename-in-msg",
-            f"{name}.stan",
-            "--print-cpp",
-            program,
-        ]
-        if include is not None:
-            command += ["--include-paths", include]
-        result = subprocess.run(command, capture_output=True, text=True)
+    options = ["--name", "relbo_model", "--filename-in-msg", f"{name}.stan", "--print-cpp"]
+    result = _stanc(tools.stanc, source, options, include)
     if result.returncode != 0:
         raise ValueError(f"stanc does not accept the Stan program {name!r}.\n{result.stderr.strip()}")
     return result.stdout, result.stderr
+
+
+def _stanc(
+    stanc: pathlib.Path, source: str, options: list[str], include: pathlib.Path | None
+) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory() as scratch:
+        program = pathlib.Path(scratch, "program.stan")
+        program.write_text(source)
+        command: list[str | os.PathLike] = [stanc, *options, program]
+        if include is not None:
+            command += ["--include-paths", include]
+        return subprocess.run(command, capture_output=True, text=True)
 
 
 def _compile(tools: Toolchain, cpp: str, path: pathlib.Path) -> None:

@@ -35,7 +35,10 @@ def _plain(name: str, value: Any) -> Any:
         raise TypeError(f"datum {name!r} is a masked array, which Stan cannot read. Leave the masked entries out.")
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"datum {name!r} holds {type(value).__name__}, which Stan cannot read. Give real numbers.")
+        raise TypeError(
+            f"datum {name!r} holds {type(value).__name__} of dtype {array.dtype}, which Stan cannot read. Give real "
+            "numbers; encode categories as integers."
+        )
     return (array.astype(int) if array.dtype == bool else array).tolist()
 
 

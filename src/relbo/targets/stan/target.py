@@ -1,10 +1,11 @@
 """A Stan program as a target: its density, gradient and constraining map, called by XLA without Python between."""
 
+import logging
 import os
 import pathlib
 import re
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
@@ -12,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32, PyTree
 
+from relbo.choices import whole_number
 from relbo.targets.base import AbstractTarget
-from relbo.targets.stan.build import build
+from relbo.targets.stan.build import build, has_parameters
 from relbo.targets.stan.data import read_data, to_arrays, to_json
 from relbo.targets.stan.library import Description, Library, load
 
@@ -52,7 +54,7 @@ class StanTarget(AbstractTarget):
         self.differentiable, self.twice_differentiable = True, False
         self.initial, self.program = jnp.asarray(initial), program
         self.handle = jnp.asarray(np.array([handle], np.int64).view(np.int32))
-        self.names = tuple(map(_zero_based, description.coordinates))
+        self.names = tuple(map(_in_brackets, description.coordinates))
         self.parameters = tuple(description.parameters)
         self.entries, self.data = _find_entries(description), data
 
@@ -89,6 +91,17 @@ class StanTarget(AbstractTarget):
     def coordinate_names(self) -> list[str]:
         return list(self.names)
 
+    @property
+    def first_index(self) -> int:
+        return 1
+
+    def coords(self) -> dict[str, np.ndarray]:
+        """Labels that count from one, for the axes as ArviZ calls them."""
+        axes = (
+            (f"{name}_dim_{axis}", size) for name, each in self.entries.items() for axis, size in enumerate(each.shape)
+        )
+        return {label: np.arange(1, size + 1) for label, size in axes}
+
     def log_likelihood(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         """The generated quantities called `log_lik` or `log_lik_...`."""
         names = [name for name in self.entries if name == "log_lik" or name.startswith("log_lik_")]
@@ -98,6 +111,16 @@ class StanTarget(AbstractTarget):
     def constant_data(self) -> dict[str, np.ndarray]:
         """All data: Stan does not say which of them are observations."""
         return {name: np.asarray(value) for name, value in self.data.items()}
+
+    def predict(self, draws: PyTree, seed: int, /, *args: Any, **kwargs: Any) -> NoReturn:
+        """A program says itself how data are drawn, in its generated quantities, and they are among the draws."""
+        computed = [name for name in self.entries if name not in self.parameters]
+        have = f"this one computes {', '.join(computed)}" if computed else "this one has none"
+        raise ValueError(
+            "a Stan program predicts by its generated quantities (y_rep = normal_rng(mu, sigma), say), which are among "
+            f"the draws of posterior.sample; {have}. relbo.to_arviz(posterior, posterior_predictive=[...]) takes their "
+            "names."
+        )
 
     def _one_point(self, z: Float[Array, "..."]) -> Float[Array, " dim"]:
         z = jnp.asarray(z, self.dtype)
@@ -164,10 +187,12 @@ def from_stan(program: str | os.PathLike, data: Any = None, *, name: str | None 
         target = relbo.from_callable(lambda z: model.log_density_gradient(z, propto=False), dim=model.param_unc_num())
         ```
     """
-    if not 0 <= seed < 2**32:
+    if whole_number("seed", seed, 0) >= 2**32:
         raise ValueError(f"seed must be an integer from 0 to 2**32 - 1, got {seed}.")
     source, include, name = _read_program(program, name)
     values = read_data(data)
+    if not has_parameters(source, include):
+        raise ValueError(f"the Stan program {name!r} has no parameters, so there is nothing to infer.")
     library = load(build(source, name, include))
     try:
         handle, description = library.make(to_json(values), seed)
@@ -206,12 +231,14 @@ def _starting_points(library: Library, handle: int, dim: int, seed: int) -> np.n
             f"no usable starting point: log density or gradient is not finite at the origin and at {_NUM_TRIES} "
             f"points drawn from (-2, 2) in unconstrained coordinates. {reason}"
         )
+    if np.any(usable[0]):
+        logging.getLogger("relbo").info("the origin has no finite density or gradient: starting from %s", usable[0])
     return np.resize(usable, (_NUM_STARTS, dim)).astype(dtype)
 
 
-def _zero_based(name: str) -> str:
-    """`theta.1.2` as `theta[0,1]`."""
-    return re.sub(r"(\.\d+)+", lambda found: f"[{','.join(str(int(i) - 1) for i in found[0][1:].split('.'))}]", name)
+def _in_brackets(name: str) -> str:
+    """`theta.1.2` as `theta[1,2]`: Stan counts from one, and so do its users."""
+    return re.sub(r"(\.\d+)+", lambda found: f"[{found[0][1:].replace('.', ',')}]", name)
 
 
 def _find_entries(description: Description) -> dict[str, Array]:
