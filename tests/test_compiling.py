@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import relbo
+from helpers import TWO_MODES, door_of, target_of
 
 SMALL = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=4)),
@@ -88,3 +89,11 @@ def test_a_host_function_compiles_nothing():
 
     relbo.fit(target(0.0), max_components=2, stop=(), **SMALL)
     assert compilations(relbo.fit, target(1.0), max_components=2, stop=(), **SMALL) == 0
+
+
+def test_polishing_compiles_nothing():
+    """Round by round with smaller steps, by the program of refinement."""
+    door, mixture = door_of(target_of("two_modes")), TWO_MODES.mixture(relbo.families.LocationScale(), 4)
+    ascent, estimator = relbo.settings.NaturalAscent(20, 16), relbo.objectives.StickingTheLanding()
+    ascent.refine(jax.random.key(0), door, mixture, estimator)
+    assert compilations(ascent.annealed(1).refine, jax.random.key(1), door, mixture, estimator) == 0

@@ -99,7 +99,7 @@ def measured(log_p, scale=1.0, num=8000, **changes) -> Measurements:
         "log_ratio": log_ratio, "log_heavy": log_t - log_q, "at_new_mode": np.zeros(len(z), bool), "num_own": num,
         "names": ("x",), "values": z[:, None], "gap": relbo.Estimate(0.0, 0.01, 100), "certifies": "", "modes": (1.0,),
         "num_components": 1, "irreproducible": 0.0, "decay": 9.0, "trace": (),
-        "stop_reason": "the last 5 components did not improve",
+        "stop_reason": "the last 5 iterations did not improve",
     }  # fmt: skip
     return Measurements(**(values | changes))
 
@@ -157,7 +157,7 @@ def test_a_large_kl_after_a_budget_is_not_converged():
     assert diagnosis_of(seen).status == "not converged"
     # By itself the same fit came to an end: its weights are what is left.
     assert (
-        diagnosis_of(dataclasses.replace(seen, stop_reason="the last 5 components did not improve")).status
+        diagnosis_of(dataclasses.replace(seen, stop_reason="the last 5 iterations did not improve")).status
         == "resample"
     )
 

@@ -249,11 +249,9 @@ def test_who_falls_out_of_a_climb_costs_no_evaluation():
     assert set(found.order()) == {0, 1}
 
 
-def test_annealing_goes_on_with_the_same_program():
-    """Round by round smaller steps, with the same static fields: equal structure, so nothing is compiled again."""
+def test_annealing_goes_on_with_smaller_steps():
+    """Of as many draws: what a step is compiled for."""
     ascent = NaturalAscent(40, 16)
     again = ascent.annealed(2)
     assert float(again.step_size) < float(ascent.annealed(1).step_size) < float(ascent.step_size)
-    shape = jax.tree.structure
-    assert shape(eqx.partition(again, eqx.is_array_like)) == shape(eqx.partition(ascent, eqx.is_array_like))
-    assert again.step_size.dtype == ascent.step_size.dtype and again.decay.dtype == ascent.decay.dtype
+    assert again.num_draws == ascent.num_draws and again.step_size.dtype == ascent.step_size.dtype
