@@ -27,6 +27,8 @@ from relbo.whitening import Whitened
 
 _BLOCK = 128
 """Points at once where data are few: more would hardly be faster, and few points are padded to so many."""
+_COORDINATES = 2**15
+"""And the coordinates times the points: in many dimensions few points are asked for, and padding them would be dear."""
 _BATCHES = 2**20  # keys from this number on draw minibatches
 _IN_CACHE = 2**20
 """Numbers that the rows of data times the points of a block may have, so that temporaries stay in the cache."""
@@ -136,9 +138,10 @@ class Door:
 
 
 def block_of(target: Any) -> int:
-    """Points at once by the length of the data: a block that stays in the cache is several times as fast."""
+    """Points at once by the length of the data and of a point: a block that stays in the cache is several times as fast."""
     longest = max((leaf.shape[0] for leaf in jax.tree.leaves(target) if getattr(leaf, "ndim", 0)), default=1)
-    return int(2 ** np.clip(np.floor(np.log2(_IN_CACHE / longest)), 3, np.log2(_BLOCK)))
+    fitting = min(_IN_CACHE / longest, _COORDINATES / target.dim)
+    return int(2 ** np.clip(np.floor(np.log2(fitting)), 3, np.log2(_BLOCK)))
 
 
 def anchored(door: Door, point: Any) -> Door:
