@@ -138,7 +138,7 @@ class Door:
 
 
 def block_of(target: Any) -> int:
-    """Points at once by the length of the data and of a point: a block that stays in the cache is several times as fast."""
+    """Points at once, by the length of the data and of a point: a block that stays in the cache is much faster."""
     longest = max((leaf.shape[0] for leaf in jax.tree.leaves(target) if getattr(leaf, "ndim", 0)), default=1)
     fitting = min(_IN_CACHE / longest, _COORDINATES / target.dim)
     return int(2 ** np.clip(np.floor(np.log2(fitting)), 3, np.log2(_BLOCK)))
