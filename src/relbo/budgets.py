@@ -63,8 +63,8 @@ def budget(dim: int) -> Budget:
 
     return Budget(
         capacity=32 if dim <= _FEW_DIMENSIONS else 8,
-        ascent_draws=thinned(16 if dim <= _FEW_DIMENSIONS else 32, 4),
-        refine_draws=thinned(16, 4),
+        ascent_draws=thinned(16 if dim <= 24 else 32, 4),
+        refine_draws=thinned(16 if dim <= 24 else 32, 4),
         step_size=thinned(4, 1) / 10,
         num_restarts=thinned(6, 2),
         num_walks=thinned(12, 2),
@@ -73,7 +73,7 @@ def budget(dim: int) -> Budget:
         num_initial=thinned(4, 1),
         start_draws=thinned(8, 4),
         weight_draws=thinned(64, 32),
-        measure_draws=thinned(4096, 512),
+        measure_draws=thinned(8192, 512),
         min_gain=max(5e-4, min(1e-5 * dim, 0.3)) if dim > DENSE_LIMIT else 5e-4,
         rank=thinned(64, 10) if dim > DENSE_LIMIT else 10,
     )

@@ -90,7 +90,8 @@ class NaturalAscent(AbstractAscent):
         state = _begin(mixture.params, mixture.log_weights)
         bank = Bank(key, capacity, self.draws // 2, dim, door.dtype)
         points = _place(mixture.family.scale, state.params, bank.at(0))
-        before, drops, window = -np.inf, 0, int(np.clip(self.window_draws // num_used, WINDOW, self.num_steps // 3))
+        window = int(np.clip(self.window_draws // num_used, WINDOW, self.num_steps // 3))
+        best, best_value, drops = state, -np.inf, 0
         for step in range(self.num_steps):
             seen = door(points, "refinement", num_used, bank.batch(step))
             fresh = np.asarray(step % window == 0)
@@ -99,8 +100,12 @@ class NaturalAscent(AbstractAscent):
             state, points = _refine_step(mixture.family, estimator, *args)
             if step % window == window - 1:
                 value, std_err = _elbo_of(mixture, state)
-                drops += not value - before > std_err
-                before = value
+                drops += not value - best_value > std_err
+                if value > best_value:
+                    best, best_value = state, value
+                elif value < best_value - 2 * std_err:  # steps too long for the noise lead away: go back
+                    state = eqx.tree_at(lambda s: (s.walk, s.log_weights), state, (best.walk, best.log_weights))
+                    points = _place(mixture.family.scale, state.params, bank.at(step + 1))
                 if drops > self.num_drops:
                     break
         refined = Mixture(mixture.family, state.walk.base, state.log_weights)
