@@ -69,7 +69,8 @@ class Near(AbstractStop):
     """The mixture is within about `tol` nats of the target wherever it has mass: more would hardly pay.
 
     Where q is near p, KL(q || p) is half the variance of log p - log q under q. That sees nothing of what lies
-    elsewhere, so the rule speaks only where all walks for modes ended in one place.
+    elsewhere, so the rule speaks only where all walks for modes ended in one place, and where the last iteration, if
+    there was one, gained less than twice `tol`: what still gains much is not near.
     """
 
     tol: float = ENOUGH
@@ -77,7 +78,8 @@ class Near(AbstractStop):
     def reason(self, records):
         last = records[-1]
         divergence = 0.5 * last.spread**2
-        if not divergence < self.tol or last.several_modes or not last.accepted:
+        gained = 0.0 if last.improvement is None else float(last.improvement.value)
+        if not divergence < self.tol or last.several_modes or not last.accepted or not gained < 2 * self.tol:
             return None
         return f"the mixture is within about {divergence:.1g} nats of the target, and no other mode was found"
 
