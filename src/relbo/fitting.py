@@ -38,6 +38,8 @@ MAX_NAN_FRACTION = 0.1
 """A fit stops, with what it has, when a larger share of the draws has a NaN log density."""
 _COARSE = 0.01
 """Nats; a last digit that is worth more is warned of."""
+_FAR = 0.5
+"""Nats by which log p - log q spreads where a mixture is still far from its target: an eighth of a nat of divergence."""
 _POLISH_KEY = 2**31 - 1  # no iteration has these numbers
 _MODES_KEY = 2**31 - 2
 
@@ -405,7 +407,7 @@ def _check_objects(start: Any, best_by: Any, checkpoint: Any) -> None:
 def _checked_rules(stop, booster: Booster) -> list[AbstractStop]:
     if stop is None:
         several = booster.step_rule.at_once > 1  # components an iteration: fewer iterations in vain say as much
-        return [Near(), GapBelow(), Stalled(2 if several else 5, budget(booster.target.dim).min_gain)]
+        return [Near(), GapBelow(), Stalled(2 if several else 5, budget(booster.target.dim).min_gain, _FAR)]
     rules = list(stop) if isinstance(stop, list | tuple) else [stop]
     for rule in rules:
         if not isinstance(rule, AbstractStop):

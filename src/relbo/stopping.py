@@ -48,20 +48,23 @@ class Stalled(AbstractStop):
     """The last `patience` iterations together did not improve the ELBO.
 
     A paired test on common draws: their total improvement is within two standard errors of zero, or below
-    `min_improvement` nats an iteration.
+    `min_improvement` nats an iteration. Where log p - log q still spreads by more than `far` nats, there is something
+    left to find, and one more iteration is tried.
     """
 
     patience: int = 5
     min_improvement: float = FEW.min_gain
+    far: float = math.inf
 
     def reason(self, records):
-        last = [record for record in records[-self.patience :] if record.improvement is not None]
-        if len(last) < self.patience:
+        patience = self.patience + bool(records[-1].spread > self.far)
+        last = [record for record in records[-patience:] if record.improvement is not None]
+        if len(last) < patience:
             return None
         total = sum(record.improvement.value for record in last if record.accepted)
         error = math.sqrt(sum(record.improvement.std_err**2 for record in last if record.accepted))
-        if total <= max(2 * error, self.patience * self.min_improvement):
-            return f"the last {self.patience} iterations did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
+        if total <= max(2 * error, patience * self.min_improvement):
+            return f"the last {patience} iterations did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
         return None
 
 
