@@ -38,8 +38,8 @@ MAX_NAN_FRACTION = 0.1
 """A fit stops, with what it has, when a larger share of the draws has a NaN log density."""
 _COARSE = 0.01
 """Nats; a last digit that is worth more is warned of."""
-_FAR = 0.5
-"""Nats by which log p - log q spreads where a mixture is still far from its target: an eighth of a nat of divergence."""
+_FAR = 0.2
+"""Nats by which log p - log q spreads where a mixture is still far from its target: 0.02 nats of divergence."""
 _POLISH_KEY = 2**31 - 1  # no iteration has these numbers
 _MODES_KEY = 2**31 - 2
 

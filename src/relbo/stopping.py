@@ -25,7 +25,8 @@ class GapBelow(AbstractStop):
     """The duality-gap estimate, value + 2 standard errors on fresh draws, below `tol` nats `times` times in a row.
 
     What an iteration improved is a lower bound of the gap before it, whatever the oracle found: it must be below `tol`
-    too, so that a weak proposal cannot end a fit that still makes progress.
+    too, so that a weak proposal cannot end a fit that still makes progress. Nor can one so weak that the estimate is
+    clearly negative, which the gap itself never is.
     """
 
     tol: float = 0.002
@@ -40,8 +41,8 @@ class GapBelow(AbstractStop):
     def _below(self, record: Record) -> bool:
         if record.gap is None or record.improvement is None:
             return False
-        upper = record.gap.value + 2 * record.gap.std_err
-        return bool(upper < self.tol and record.improvement.value < self.tol)
+        noise = 2 * record.gap.std_err
+        return bool(abs(record.gap.value) + noise < self.tol and record.improvement.value < self.tol)
 
 
 class Stalled(AbstractStop):
