@@ -1,5 +1,6 @@
 """What a fit leaves behind."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,6 +21,11 @@ from relbo.targets import AbstractTarget
 from relbo.targets.stored import StoredTarget
 from relbo.trace import Record
 from relbo.whitening import Whitened
+
+_MASS_DRAWS = 16_384
+_MASS_KEY = 0x5A5
+_MOST_ROUNDS = 100
+"""Of rejection: a mixture of which less lies inside the support is no posterior."""
 
 
 class Posterior(eqx.Module):
@@ -110,12 +116,46 @@ class Posterior(eqx.Module):
         return make_guide(self.target, self.whitened, self.mixture)
 
     def sample_unconstrained(self, num_draws: int, *, seed: int = 0) -> Float[Array, "num_draws dim"]:
-        """Independent draws in unconstrained coordinates."""
-        num_draws = whole_number("num_draws", num_draws, 1)
-        return _sample(self.whitened, self.mixture, jax.random.key(seed_number(seed)), num_draws)
+        """Independent draws in unconstrained coordinates; those where the target's density is zero are rejected."""
+        num_draws, key = whole_number("num_draws", num_draws, 1), jax.random.key(seed_number(seed))
+        if not self.is_restricted:
+            return _sample(self.whitened, self.mixture, key, num_draws)
+        if isinstance(self.target, StoredTarget):
+            return jnp.asarray(self.target.choose_draws(num_draws, seed).z)
+        return self._sample_inside(key, num_draws)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether the fit met points of zero density, so that this is the mixture restricted to the others."""
+        return any(record.num_zero for record in self.trace)
+
+    def support_mass(self) -> Estimate:
+        """The share of the mixture that lies where the target's density is not zero: what a draw's acceptance is."""
+        if not self.is_restricted:
+            return Estimate(1.0, 0.0, 0)
+        draws = _sample(self.whitened, self.mixture, jax.random.key(_MASS_KEY), _MASS_DRAWS)
+        share = float(np.mean(~np.isneginf(self.log_target(draws))))
+        return Estimate(share, math.sqrt(share * (1 - share) / _MASS_DRAWS), _MASS_DRAWS)
+
+    def _sample_inside(self, key, num_draws: int) -> Float[Array, "num_draws dim"]:
+        """Rejection, as many draws a round as are wanted."""
+        kept: list[np.ndarray] = []
+        for number in range(_MOST_ROUNDS):
+            draws = np.asarray(_sample(self.whitened, self.mixture, jax.random.fold_in(key, number), num_draws))
+            kept.append(draws[~np.isneginf(self.log_target(draws))])  # NaN is broken, not outside
+            if sum(map(len, kept)) >= num_draws:
+                return jnp.asarray(np.concatenate(kept)[:num_draws])
+        raise ValueError(
+            f"less than one in {_MOST_ROUNDS} draws of the mixture lies where the log density is not -inf. Declare the "
+            "supports of the parameters (supports=, constrained distributions) instead of a density that is cut off."
+        )
 
     def log_prob(self, z: ArrayLike) -> Array:
-        """The normalised log density at unconstrained points `z` of shape (..., dim); the result has shape (...)."""
+        """The normalised log density at unconstrained points `z` of shape (..., dim); the result has shape (...).
+
+        Where the target's density is zero on part of the space (`is_restricted`), that of the draws: -inf there, and
+        higher elsewhere by -log `support_mass()`.
+        """
         if isinstance(z, Mapping | str):
             raise ValueError(
                 f"z must be an array of unconstrained points, of shape (..., {self.dim}), got {type(z).__name__}. "
@@ -125,7 +165,11 @@ class Posterior(eqx.Module):
         if z.ndim == 0 or z.shape[-1] != self.dim:
             raise ValueError(f"z must have shape (..., {self.dim}), got {z.shape}.")
         flat = z.reshape(-1, self.dim)
-        return _log_prob(self.whitened, self.mixture, flat).reshape(z.shape[:-1])
+        log_q = _log_prob(self.whitened, self.mixture, flat)
+        if self.is_restricted:
+            inside = ~np.isneginf(self.log_target(flat))
+            log_q = jnp.where(inside, log_q - math.log(self.support_mass().value), -jnp.inf).astype(log_q.dtype)
+        return log_q.reshape(z.shape[:-1])
 
     def __repr__(self) -> str:
         num = self.num_components
