@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from relbo._compiled import compile_options, compiled
+from relbo.estimate import Estimate
 from relbo.targets.minibatch import Anchored
 from relbo.whitening import Whitened
 
@@ -32,23 +33,46 @@ _COORDINATES = 2**13
 _BATCHES = 2**20  # keys from this number on draw minibatches
 _IN_CACHE = 2**18
 """Numbers that the rows of data times the points of a block may have, so that temporaries stay in the cache."""
-
+_MOST_ASKED = 128
+"""Points that are evaluated again to tell what is infinite from what is broken otherwise."""
 
 _watch: ContextVar[Callable[[int], None] | None] = ContextVar("relbo_watch", default=None)
+
+
+_note: ContextVar[Callable[["Rough"], None] | None] = ContextVar("relbo_note", default=None)
 
 
 class BudgetSpent(Exception):
     """A budget is spent, in the middle of an iteration; the text is a stopping rule's reason."""
 
 
+class Rough(NamedTuple):
+    """A normal law that a search has come to: the coordinates in which it is standard, and its ELBO."""
+
+    target: Callable[[], Whitened]
+    """Made only if it is wanted."""
+    elbo: Estimate
+
+
 @contextmanager
-def watched(watch: Callable[[int], None]) -> Iterator[None]:
-    """Inside, `watch` is called with the number of evaluations that are about to be made, and may raise."""
-    token = _watch.set(watch)
+def watched(watch: Callable[[int], None], note: Callable[[Rough], None] | None = None) -> Iterator[None]:
+    """Inside, `watch` is called with the number of evaluations that are about to be made, and may raise.
+
+    `note` is called with what the search for a map has found so far, each time better than before.
+    """
+    tokens = _watch.set(watch), _note.set(note)
     try:
         yield
     finally:
-        _watch.reset(token)
+        _watch.reset(tokens[0])
+        _note.reset(tokens[1])
+
+
+def note(rough: Rough) -> None:
+    """Tell whoever watches of a result that would do, if nothing better came."""
+    listener = _note.get()
+    if listener is not None:
+        listener(rough)
 
 
 class Seen(NamedTuple):
@@ -114,10 +138,25 @@ class Door:
         else:
             self._spend(purpose, len(points))
             padded = np.concatenate([points, np.repeat(points[:1], -len(points) % block, axis=0)])
-            seen = [self._program(self._dynamic, part) for part in padded.reshape(-1, block, self.dim)]
+            seen = []
+            for part in padded.reshape(-1, block, self.dim):
+                seen.append(self._program(self._dynamic, part))
+                self._spend(purpose, 0)  # with many data these are seconds: budgets of time hold in between, too
         values = np.concatenate([np.asarray(each.values, np.float64) for each in seen])[: len(points)]
         slopes = np.concatenate([np.asarray(each.slopes, np.float64) for each in seen])[: len(points)]
         return values, slopes
+
+    def infinite(self, points: Any) -> np.ndarray:
+        """At which of the first `_MOST_ASKED` of some points, whose values are no numbers, the log density is +inf."""
+        some = np.asarray(points, self.dtype)[:_MOST_ASKED]
+        if not len(some):
+            return np.zeros(0, bool)
+        self._spend("checks", len(some))
+        if self._host is not None:
+            own = np.asarray(_unwhiten(self.target.family, self.target.params, some), np.float64)
+            return np.asarray(self._host(own)[0]) == np.inf
+        padded = np.concatenate([some, np.repeat(some[:1], _MOST_ASKED - len(some), axis=0)])
+        return np.asarray(_log_densities(self.target, padded, self.block))[: len(some)] == np.inf
 
     def _spend(self, purpose: str, num: int) -> None:
         watch = _watch.get()
@@ -190,6 +229,11 @@ def _evaluate(target: Whitened, points) -> Seen:
     else:
         values, slopes = jax.vmap(target.log_density)(points), jnp.zeros_like(points)
     return Seen(jnp.where(values == jnp.inf, jnp.nan, values), slopes)
+
+
+@eqx.filter_jit
+def _log_densities(target: Whitened, points, block: int):
+    return jax.lax.map(target.log_density, points, batch_size=min(block, points.shape[0]))
 
 
 @partial(jax.jit, static_argnums=1)
