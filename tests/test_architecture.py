@@ -18,7 +18,8 @@ ROOMS = [
     "_require", "_warn", "_compiled", "choices", "estimate", "linalg", "targets", "families", "budgets", "mixture",
     "whitening", "door", "memory", "objectives", "measuring", "ascent", "oracles", "precondition", "steps", "trace",
     "stopping", "boosting", "settings", "presets", "guide", "posterior", "prediction", "diagnostics", "storage",
-    "arviz_export", "comparison", "progress", "interrupts", "fitting", "calibration",
+    "arviz_export", "comparison", "progress", "interrupts", "cautions", "running", "fitting",
+    "calibration",
 ]  # fmt: skip
 """From the ground up: a room imports only from itself and from rooms before it."""
 

@@ -38,6 +38,7 @@ from relbo.trace import Record
 from relbo.whitening import Whitened, identity_map
 
 _POLISH_ROUNDS = 1
+_ROUGH_DRAWS = 32
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
 
@@ -93,6 +94,23 @@ class Booster(eqx.Module):
             )
         state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, False)
         return state, self._record(state, Tried("first", 1.0, num_nan), True, seen, door, begun)
+
+    def rough(self, key: Key[Array, ""], target: Whitened, elbo: Estimate | None) -> tuple[State, Record]:
+        """What there is before the first component: a standard member of the family in the best coordinates so far.
+
+        Without an ELBO that is known already it is measured, on a few draws.
+        """
+        begun, door = Begun(), self.door(target)
+        mixture = self._alone(door)
+        seen = Evaluation(elbo, 0, 0) if elbo is not None else measure_one(key, door, mixture, _ROUGH_DRAWS)
+        if not np.isfinite(seen.estimate.value):
+            raise ValueError(f"The log density is not finite around the start: its ELBO is {seen.estimate.value}.")
+        num_modes = self.oracle.starts.num_modes
+        modes = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[:1], num_modes, axis=0), mixture.params)
+        state = State(
+            target, mixture, modes if num_modes else None, self.step_rule.init(), seen.estimate, 0, bool(num_modes)
+        )
+        return state, self._record(state, Tried("first", 1.0, 0), True, seen, door, begun)
 
     def step(self, key: Key[Array, ""], state: State, most: int | None = None) -> tuple[State, Record]:
         """One iteration. What does not improve the mixture by `min_improvement` is rejected.
@@ -156,7 +174,7 @@ class Booster(eqx.Module):
         """Whether what was tried is better by enough, and by more than noise and rounding (unless all are kept)."""
         if self.min_improvement == -math.inf:
             return not math.isnan(improvement.value)
-        rounding = float(np.finfo(self.target.dtype).eps) * abs(elbo.value)
+        rounding = float(np.finfo(self.target.dtype).eps) * abs(float(elbo.value))
         return bool(improvement.value > max(self.min_improvement, improvement.std_err, rounding))
 
     def gap(self, key: Key[Array, ""], door: Door, mixture: Mixture, params: PyTree) -> Estimate:
@@ -198,15 +216,19 @@ class Booster(eqx.Module):
         After the race of `find_map` a standard member of the family is nearly there, and the program that refines
         iterations does the rest.
         """
-        capacity = budget(door.dim).capacity
-        mixture = nothing(self.family, door.dim, capacity, np.dtype(door.dtype))
-        alone = mixture.reweight(np.where(np.arange(capacity) == 0, 0.0, -np.inf).astype(door.dtype))
+        alone = self._alone(door)
         if isinstance(self.refinement, NaturalAscent) and self.preconditioner.kind != "none":
             return self.refinement.refine(key, door, alone, self.estimator)
-        start = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], mixture.params)
+        start = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], alone.params)
         empty = nothing(self.family, door.dim, 1, np.dtype(door.dtype))
         found = self.first_ascent.improve(key, door, empty, FiniteStep(), self.estimator, start, 0)
         return alone.place(0, jax.tree.map(lambda leaf: leaf[0], found.params), 0.0), found.num_nan
+
+    def _alone(self, door: Door) -> Mixture:
+        """One standard member of the family, with room for more."""
+        capacity = budget(door.dim).capacity
+        mixture = nothing(self.family, door.dim, capacity, np.dtype(door.dtype))
+        return mixture.reweight(np.where(np.arange(capacity) == 0, 0.0, -np.inf).astype(door.dtype))
 
     def _propose(self, key, door: Door, cloud: Cloud, modes, iteration: int, most: int | None = None) -> Proposals:
         # With several components an iteration the finite step is that of one more among them all.

@@ -42,12 +42,23 @@ def summary(records: list[Record]) -> str:
     evaluations, last = sum(r.evaluations for r in records), records[-1]
     return (
         f"ELBO {last.elbo}, {last.num_components} component{'s' if last.num_components > 1 else ''}: {seconds:.1f} s, "
-        f"{compiling:.1f} of them compiling; {evaluations:,} evaluations"
+        f"{compiling:.1f} of them compiling; {evaluations:,} evaluations{_each(seconds - compiling, evaluations)}"
     )
 
 
+def _each(seconds: float, evaluations: int) -> str:
+    """How long an evaluation took, with everything that was done between them."""
+    if not evaluations:
+        return ""
+    each = max(seconds, 0.0) / evaluations
+    return f", {each:.2g} s each" if each >= 0.1 else f", {1e3 * each:.2g} ms each"
+
+
 def _table(records: list[Record], seconds: float) -> Table:
-    title = "fitting: compiling, whitening, first component" if not records else f"fitting: {seconds:.1f} s"
+    title = "fitting: compiling, whitening, first component"
+    if records:
+        evaluations, compiling = sum(r.evaluations for r in records), sum(r.compile_seconds for r in records)
+        title = f"fitting: {seconds:.1f} s, {evaluations:,} evaluations{_each(seconds - compiling, evaluations)}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("iteration", "components", "ELBO", "gap", "step"):
         table.add_column(name, justify="right")

@@ -42,7 +42,7 @@ class GapBelow(AbstractStop):
         if record.gap is None or record.improvement is None:
             return False
         noise = 2 * record.gap.std_err
-        return bool(abs(record.gap.value) + noise < self.tol and record.improvement.value < self.tol)
+        return bool(abs(float(record.gap.value)) + noise < self.tol and record.improvement.value < self.tol)
 
 
 class Stalled(AbstractStop):
