@@ -54,7 +54,7 @@ def columns(values: Values) -> tuple[list[str], np.ndarray]:
         array = np.asarray(value, np.float64)
         flat = array.reshape(len(array), -1)
         for index in range(flat.shape[1]):
-            if np.ptp(flat[:, index]) > 0:
+            if np.ptp(flat[:, index]) > 1e-6 * np.abs(flat[:, index]).max():  # the diagonal of a correlation matrix
                 names.append(f"{name}[{index}]" if array.ndim > 1 else name)
                 parts.append(flat[:, index])
     return names, np.stack(parts, axis=1)
