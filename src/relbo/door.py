@@ -34,7 +34,7 @@ _IN_CACHE = 2**20
 """Numbers that the rows of data times the points of a block may have, so that temporaries stay in the cache."""
 
 
-_watch: ContextVar[Callable[[int], None] | None] = ContextVar("relbo_watch", default=None)
+_watch: ContextVar[Callable[[int, str], None] | None] = ContextVar("relbo_watch", default=None)
 
 
 class BudgetSpent(Exception):
@@ -42,8 +42,8 @@ class BudgetSpent(Exception):
 
 
 @contextmanager
-def watched(watch: Callable[[int], None]) -> Iterator[None]:
-    """Inside, `watch` is called with the number of evaluations that are about to be made, and may raise."""
+def watched(watch: Callable[[int, str], None]) -> Iterator[None]:
+    """Inside, `watch` is called with the number of evaluations about to be made and their purpose, and may raise."""
     token = _watch.set(watch)
     try:
         yield
@@ -122,7 +122,7 @@ class Door:
     def _spend(self, purpose: str, num: int) -> None:
         watch = _watch.get()
         if watch is not None:
-            watch(num)
+            watch(num, purpose)
         self.spent[purpose] += num
 
     def _on_host(self, points, used: int) -> Seen:

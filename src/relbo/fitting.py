@@ -92,7 +92,7 @@ def fit(
         run = _Run(booster, rules, seed, best_by, file)
         run.begin(start)
         try:
-            with terminable(), progress(progress_bar) as report, watched(run.watch):
+            with terminable(), progress(progress_bar) as report, watched(report.watching(run.watch)):
                 run.go(report)
         except BudgetSpent as spent:
             run.end_spent(str(spent))
@@ -193,6 +193,7 @@ class _Run:
         # Near the target polishing has next to nothing to gain.
         near = any(isinstance(rule, Near) and rule.reason(self.records) == reason for rule in self.rules)
         if self.booster.refinement is not None and self.records[-1].num_components > 1 and not near:
+            report.polishing = True
             begun = self.current if self.best is None else self.best[1]
             final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), begun)
             self.final, self.records = final, [*self.records, record]

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import jax
 
+from relbo._compiled import cache_folder
 from relbo._require import locate
 
 _GLUE = pathlib.Path(__file__).with_name("glue.cpp")
@@ -81,14 +82,6 @@ def has_parameters(source: str, include: pathlib.Path | None) -> bool:
         return result.returncode != 0 or bool(json.loads(result.stdout)["parameters"])
     except (ValueError, KeyError):  # another stanc, with another answer
         return True
-
-
-def cache_folder() -> pathlib.Path:
-    """$RELBO_CACHE_DIR, else the folder `relbo` of the user's cache. Made if it does not exist."""
-    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = pathlib.Path(os.environ.get("RELBO_CACHE_DIR") or f"{user_cache}/relbo").expanduser().absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _find_toolchain() -> Toolchain:
