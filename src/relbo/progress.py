@@ -1,9 +1,9 @@
 """What a long computation is doing: a live table in a terminal or a notebook, and a line now and then elsewhere.
 
 All of it goes to stderr (or to the notebook's cell). In a terminal rich redraws a few times a second in a thread of
-its own, so that the clock runs while XLA compiles; where there is no terminal, as in a log, a thread writes a line every
-ten seconds, so that a short fit says nothing. What is shown is read from a `Progress`, which costs a few assignments an
-evaluation.
+its own, so that the clock runs while XLA compiles; where there is no terminal, as in a log, a thread writes a line
+every ten seconds, so that a short fit says nothing. What is shown is read from a `Progress`, which costs a few
+assignments an evaluation.
 """
 
 import sys

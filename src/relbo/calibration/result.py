@@ -153,7 +153,7 @@ class Calibration:
         return html_block(html_line(self.verdict, strong=True), html_table(_HEADING, self._rows()), *lines)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for test in self.worst[:_ROWS]:
             p = self.p_values[test.name]
             problem = test.problem(self.level / NUM_TESTS) if p < self.level else ""

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -82,6 +83,18 @@ def has_parameters(source: str, include: pathlib.Path | None) -> bool:
         return result.returncode != 0 or bool(json.loads(result.stdout)["parameters"])
     except (ValueError, KeyError):  # another stanc, with another answer
         return True
+
+
+def inputs_of(source: str, include: pathlib.Path | None) -> dict[str, dict[str, Any]]:
+    """The names in the program's data block, with "type" and "dimensions" of each.
+
+    Raises:
+        ValueError: if stanc does not accept the program, with stanc's own text.
+    """
+    result = _stanc(locate("httpstan", extra="stan") / "stanc", source, ["--info"], include)
+    if result.returncode != 0:
+        raise ValueError(f"stanc does not accept the Stan program.\n{result.stderr.strip()}")
+    return json.loads(result.stdout)["inputs"]
 
 
 def _find_toolchain() -> Toolchain:
