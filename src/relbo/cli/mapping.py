@@ -96,7 +96,8 @@ def map_arguments(
 def explain_missing(arguments: Arguments, data: Data) -> str:
     """What a person can do about arguments without values."""
     have = ", ".join(data.values) or "nothing (give --data FILE)"
-    example = f"--arg {arguments.missing[0]}=COLUMN"
+    outcomes = [name for name in arguments.missing if name in _OUTCOMES]
+    example = f"--arg {(outcomes or arguments.missing)[0]}=COLUMN"
     return (
         f"no data were found for the argument{'s' if len(arguments.missing) > 1 else ''} "
         f"{', '.join(arguments.missing)} of the model. The data have {have}. Say which: {example} (several columns: "

@@ -1,5 +1,6 @@
 """Models from files: a Python file is executed, a Stan program is compiled, and either becomes a target."""
 
+import abc
 import importlib.util
 import inspect
 import pathlib
@@ -7,7 +8,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from relbo.choices import did_you_mean
 from relbo.cli.mapping import Input
@@ -17,20 +18,26 @@ KINDS = ("numpyro", "pymc", "log-density", "stan", "target")
 _PREFERRED = ("model", "target", "log_density")
 
 
-class Model(Protocol):
-    """What the commands need of a model."""
+class Model(abc.ABC):
+    """What the commands need of a model. Final classes below, one for every kind."""
 
     @property
-    def title(self) -> str: ...
+    @abc.abstractmethod
+    def title(self) -> str:
+        """Where it is and what it is."""
 
     @property
     def first_code(self) -> int:
         """From where the model's language counts, for texts that become numbers."""
-        ...
+        return 0
 
-    def inputs(self) -> list[Input]: ...
+    @abc.abstractmethod
+    def inputs(self) -> list[Input]:
+        """The data that it can be given."""
 
-    def target(self, values: dict[str, Any]) -> Any: ...
+    @abc.abstractmethod
+    def target(self, values: dict[str, Any]) -> Any:
+        """The target, with these data."""
 
 
 def load_model(text: str, kind: str | None = None) -> Model:
@@ -60,10 +67,13 @@ def load_model(text: str, kind: str | None = None) -> Model:
 
 
 @dataclass(frozen=True)
-class NumPyroModel:
+class NumPyroModel(Model):
     function: Any
-    title: str
-    first_code: int = 0
+    where: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.where}, a NumPyro model"
 
     def inputs(self) -> list[Input]:
         return _inputs(self.function)
@@ -76,13 +86,16 @@ class NumPyroModel:
 
 
 @dataclass(frozen=True)
-class LogDensity:
+class LogDensity(Model):
     """`log_density(params, ...)`, with `example` beside it, and `supports` and `init` if there are any."""
 
     function: Any
     module: ModuleType
-    title: str
-    first_code: int = 0
+    where: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.where}, a log density"
 
     def inputs(self) -> list[Input]:
         return _inputs(self.function)[1:]
@@ -101,12 +114,15 @@ class LogDensity:
 
 
 @dataclass(frozen=True)
-class PyMCModel:
+class PyMCModel(Model):
     """A model that exists already: data go to its `pm.Data`."""
 
     model: Any
-    title: str
-    first_code: int = 0
+    where: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.where}, a PyMC model"
 
     def inputs(self) -> list[Input]:
         return [Input(variable.name, required=False, ndim=variable.ndim) for variable in self.model.data_vars]
@@ -120,12 +136,15 @@ class PyMCModel:
 
 
 @dataclass(frozen=True)
-class PyMCFunction:
+class PyMCFunction(Model):
     """A function of the data that returns a PyMC model."""
 
     function: Any
-    title: str
-    first_code: int = 0
+    where: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.where}, a function that makes a PyMC model"
 
     def inputs(self) -> list[Input]:
         return _inputs(self.function)
@@ -138,9 +157,12 @@ class PyMCFunction:
 
 
 @dataclass(frozen=True)
-class StanProgram:
+class StanProgram(Model):
     path: pathlib.Path
-    first_code: int = 1
+
+    @property
+    def first_code(self) -> int:
+        return 1
 
     @property
     def title(self) -> str:
@@ -159,12 +181,15 @@ class StanProgram:
 
 
 @dataclass(frozen=True)
-class ReadyTarget:
+class ReadyTarget(Model):
     """A target that the file made itself, with its data."""
 
     made: Any
-    title: str
-    first_code: int = 0
+    where: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.where}, a target"
 
     def inputs(self) -> list[Input]:
         return []
@@ -239,9 +264,9 @@ def _candidates(module: ModuleType) -> list[str]:
 
 def _recognise(found: Any, module: ModuleType, where: str, kind: str | None) -> Model:
     if _is_target(found):
-        return ReadyTarget(found, f"{where}, a target")
+        return ReadyTarget(found, where)
     if _is_pymc(found):
-        return PyMCModel(found, f"{where}, a PyMC model")
+        return PyMCModel(found, where)
     if not callable(found):
         raise UsageError(
             f"{where} is {type(found).__name__}, and a model is a function, a PyMC model or a relbo target."
@@ -253,10 +278,10 @@ def _recognise(found: Any, module: ModuleType, where: str, kind: str | None) -> 
                 f"{where} is taken for a log density, and needs a point to begin with beside it, such as "
                 'example = {"mu": 0.0, "sigma": 1.0}, which says the names and shapes of its parameters.'
             )
-        return LogDensity(found, module, f"{where}, a log density")
+        return LogDensity(found, module, where)
     if kind == "pymc":
-        return PyMCFunction(found, f"{where}, a function that makes a PyMC model")
-    return NumPyroModel(found, f"{where}, a NumPyro model")
+        return PyMCFunction(found, where)
+    return NumPyroModel(found, where)
 
 
 def _kind_of(module: ModuleType) -> str:
