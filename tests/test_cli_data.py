@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relbo.cli.data import Data, read_data
-from relbo.cli.mapping import Input, explain_missing, map_arguments
+from relbo.cli.mapping import Input, explain_missing, map_again, map_arguments
 from relbo.cli.models import LogDensity, NumPyroModel, PyMCFunction, PyMCModel, ReadyTarget, load_model, split_values
 from relbo.cli.session import UsageError
 
@@ -139,6 +139,19 @@ def test_texts_become_numbers(write):
     data = read_data([write("d.csv", "site\nb\na\nb\n")])
     found = map_arguments(wanted("site"), data, [], first_code=1)
     assert found.values["site"].tolist() == [2, 1, 2] and "1 a, 2 b" in found.notes[0]
+
+
+def test_new_data_go_where_the_old_ones_went(write):
+    old = read_data([write("old.csv", "site,a,b,y\nb,1,2,3\nc,4,5,6\n")])
+    before = map_arguments(wanted("X", "site", "y", "N"), old, [])
+    new = read_data([write("new.csv", "b,extra,site,a\n20,0,c,10\n")])
+    values = map_again(before, new, {"y"})
+    assert values["X"].tolist() == [[10, 20]] and values["site"].tolist() == [1] and values["N"] == 1
+    assert before.values["X"].tolist() == [[1, 2], [4, 5]]
+    with pytest.raises(ValueError, match="site has 'd', which the data of the fit do not have"):
+        map_again(before, read_data([write("other.csv", "site,a,b\nd,1,2\n")]), {"y"})
+    with pytest.raises(ValueError, match="the new data lack y"):
+        map_again(before, new, set())
 
 
 def test_missing_values(write):

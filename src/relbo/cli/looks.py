@@ -9,7 +9,7 @@ import relbo
 from relbo._require import require
 from relbo.cli.data import read_data
 from relbo.cli.fits import write_report
-from relbo.cli.mapping import Arguments, map_arguments
+from relbo.cli.mapping import Arguments, map_again
 from relbo.cli.models import Model, NumPyroModel, PyMCModel, split_values
 from relbo.cli.session import BAD_VERDICT, Session, UsageError
 from relbo.cli.work import load_fit, make_target, read_model, show_diagnosis, show_summary, write_draws
@@ -84,16 +84,12 @@ def _new_arguments(
         raise UsageError(f"{model.title}, cannot be given new data here: only NumPyro models and pm.Data can.")
     seen = [np.asarray(value) for value in posterior.target.observed_data().values()]
     observed = {each.name for each in arguments.mapped if _is_among(each.value, seen)}
-    inputs = [each for each in model.inputs() if each.name not in observed]
-    given = [text for text in source["given"] or () if text.partition("=")[0] not in observed]
-    data = read_data(new)
-    found = map_arguments(inputs, data, given, first_code=model.first_code, drop_missing=source["drop_missing"])
+    values = map_again(
+        arguments, read_data(new), observed, first_code=model.first_code, drop_missing=source["drop_missing"]
+    )
     if isinstance(model, PyMCModel):
-        return [], found.values
-    if found.missing:
-        have = ", ".join(data.values)
-        raise UsageError(f"the new data have nothing for {', '.join(found.missing)} of the model. They have {have}.")
-    return split_values(model.function, found.values | dict.fromkeys(observed))
+        return [], values
+    return split_values(model.function, values | dict.fromkeys(observed))
 
 
 def _is_among(value: Any, seen: list[np.ndarray]) -> bool:

@@ -6,6 +6,7 @@ the one column that is left for the one argument that is left; the argument's ow
 that says what there is.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from relbo.choices import did_you_mean
 from relbo.cli.data import Data
 from relbo.cli.session import UsageError
 
+_NUM_ROWS = "the number of rows"
 _ROWS = ("N", "n", "num_rows", "num_data", "num_obs", "n_obs", "n_rows", "size")
 _WIDTH = ("K", "k", "P", "p", "D", "d", "M", "num_columns", "num_features", "n_features", "dim")
 _MATRICES = ("X", "x", "features", "covariates", "predictors", "design")
@@ -63,6 +65,8 @@ class Arguments:
     """Arguments that nothing was found for."""
     unused: list[str]
     notes: list[str]
+    labels: dict[str, list[str]]
+    """The texts that became numbers, in their order, by column."""
 
     @property
     def values(self) -> dict[str, Any]:
@@ -82,7 +86,8 @@ def map_arguments(
     _by_name(inputs, data, mapped)
     _by_count(inputs, data, mapped)
     _by_rest(inputs, data, mapped, [name for name, text in asked.items() if text == "*"])
-    notes = _fill(list(mapped.values()), data, first_code, drop_missing)
+    labels: dict[str, list[str]] = {}
+    notes = _fill(list(mapped.values()), data, labels, first_code, drop_missing)
     _by_width(inputs, mapped)
     used = {column for each in mapped.values() for column in each.columns}
     return Arguments(
@@ -90,7 +95,20 @@ def map_arguments(
         missing=[each.name for each in inputs if each.is_wanted and each.name not in mapped],
         unused=[name for name in data.values if name not in used],
         notes=notes,
+        labels=labels,
     )
+
+
+def map_again(
+    before: Arguments, data: Data, leave_out: set[str], *, first_code: int = 0, drop_missing: bool = False
+) -> dict[str, Any]:
+    """Values from other data, by the same columns and with the same numbers for texts; some are left out."""
+    mapped = [dataclasses.replace(each) for each in before.mapped if each.name not in leave_out]
+    absent = sorted({name for each in mapped for name in each.columns if name not in data.values})
+    if absent:
+        raise ValueError(f"the new data lack {', '.join(absent)}. They have {', '.join(data.values)}.")
+    _fill(mapped, data, dict(before.labels), first_code, drop_missing)
+    return {each.name: each.value for each in mapped}
 
 
 def explain_missing(arguments: Arguments, data: Data) -> str:
@@ -166,7 +184,7 @@ def _by_name(inputs: Sequence[Input], data: Data, mapped: dict[str, Mapped]) -> 
 def _by_count(inputs: Sequence[Input], data: Data, mapped: dict[str, Mapped]) -> None:
     for each in inputs:
         if each.name not in mapped and each.required and each.name in _ROWS and data.num_rows and not each.ndim:
-            mapped[each.name] = Mapped(each.name, origin="the number of rows")
+            mapped[each.name] = Mapped(each.name, origin=_NUM_ROWS)
 
 
 def _by_width(inputs: Sequence[Input], mapped: dict[str, Mapped]) -> None:
@@ -193,19 +211,24 @@ def _by_rest(inputs: Sequence[Input], data: Data, mapped: dict[str, Mapped], sta
         mapped[others[0].name] = _named(others[0].name, left, data, others[0].is_matrix)
 
 
-def _fill(mapped: list[Mapped], data: Data, first_code: int, drop_missing: bool) -> list[str]:
-    """Look up the values, without rows that lack any; what should be known about them is returned."""
+def _fill(
+    mapped: list[Mapped], data: Data, labels: dict[str, list[str]], first_code: int, drop_missing: bool
+) -> list[str]:
+    """Look up the values, without rows that lack any; what should be known about them is returned.
+
+    `labels` has the texts that have numbers already, and is given those that get some now.
+    """
     notes: list[str] = []
     kept = _whole_rows(mapped, data, drop_missing, notes)
     num_rows = data.num_rows if kept is None else int(kept.sum())
     for each in mapped:
-        parts = [_numbers(name, data.values[name], first_code, notes) for name in each.columns]
+        parts = [_numbers(name, data.values[name], labels, first_code, notes) for name in each.columns]
         if kept is not None:
             pairs = zip(each.columns, parts, strict=True)
             parts = [part[kept] if name in data.columns else part for name, part in pairs]
         if parts:
             each.value = _stacked(each, parts) if each.stacked or len(parts) > 1 else parts[0]
-        elif each.origin == "the number of rows":
+        elif each.origin == _NUM_ROWS:
             each.value = num_rows
     return notes
 
@@ -219,14 +242,19 @@ def _stacked(mapped: Mapped, parts: list[Any]) -> np.ndarray:
     return np.column_stack(parts)
 
 
-def _numbers(name: str, value: Any, first_code: int, notes: list[str]) -> Any:
-    """Texts as whole numbers, in alphabetical order."""
+def _numbers(name: str, value: Any, labels: dict[str, list[str]], first_code: int, notes: list[str]) -> Any:
+    """Texts as whole numbers, in alphabetical order, or in the order that they have already."""
     if np.asarray(value).dtype.kind != "U" or np.ndim(value) == 0:
         return value
-    labels, codes = np.unique(value, return_inverse=True)
-    shown = ", ".join(f"{number + first_code} {label}" for number, label in enumerate(labels[:6].tolist()))
-    notes.append(f"{name} holds texts, which become numbers: {shown}{', ...' if len(labels) > 6 else ''}")
-    return codes + first_code
+    if name not in labels:
+        labels[name] = np.unique(value).tolist()
+        shown = ", ".join(f"{number + first_code} {label}" for number, label in enumerate(labels[name][:6]))
+        notes.append(f"{name} holds texts, which become numbers: {shown}{', ...' if len(labels[name]) > 6 else ''}")
+    codes = {label: number + first_code for number, label in enumerate(labels[name])}
+    unknown = sorted(set(value.tolist()) - codes.keys())
+    if unknown:
+        raise ValueError(f"{name} has {unknown[0]!r}, which the data of the fit do not have.")
+    return np.asarray([codes[label] for label in value.tolist()])
 
 
 def _whole_rows(mapped: list[Mapped], data: Data, drop_missing: bool, notes: list[str]) -> np.ndarray | None:
