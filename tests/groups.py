@@ -6,7 +6,7 @@ _TOGETHER = {
     "two modes": ("test_fit", "test_diagnostics"),
     "faults": (
         "test_checkpoints", "test_interruptions", "test_broken_models", "test_killed", "test_foreign_files",
-        "test_progress",
+        "test_progress", "test_cli_inside",
     ),
     "stan": ("test_stan", "test_stan_building", "test_doors", "test_examples", "test_wrong_use"),  # one at a time
 }  # fmt: skip
