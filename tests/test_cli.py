@@ -34,6 +34,14 @@ def log_density(params):
 
 BROKEN = "import numpyro\n\nnumbers = [1, 2][5]\n"
 
+FAILING = """
+example = {"v": 0.0}
+
+
+def log_density(params):
+    return nothing(params["v"])
+"""
+
 LEAN = ["--precondition", "none", "--no-refine", "--max-components", "1", "--num-draws", "500"]
 FIT = ["fit", "line.py", "--data", "train.csv", "--arg", "y=outcome", *LEAN]
 DATA = ["--data", "train.csv", "--arg", "y=outcome"]
@@ -77,6 +85,7 @@ COMMANDS = {
     "no model": ["fit", "absent.py"],
     "no data": ["fit", "line.py", "--data", "absent.csv"],
     "broken model": ["fit", "broken.py"],
+    "failing model": ["fit", "failing.py"],
     "broken model json": ["fit", "broken.py", "--json"],
     "broken model debug": ["fit", "broken.py", "--debug"],
     "no column": ["fit", "line.py", "--data", "train.csv", "--arg", "y=outcom"],
@@ -95,7 +104,7 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("cli")
-    for name, text in (("line.py", LINE), ("funnel.py", FUNNEL), ("broken.py", BROKEN)):
+    for name, text in (("line.py", LINE), ("funnel.py", FUNNEL), ("broken.py", BROKEN), ("failing.py", FAILING)):
         (folder / name).write_text(text)
     rng = np.random.default_rng(0)
     x = rng.normal(size=30)
@@ -201,7 +210,7 @@ def test_resuming_a_finished_fit(said, folder):
 def test_the_doctor(said):
     assert said["doctor"].code == 0 and "All that a fit needs is here" in said["doctor"].text
     found = said["doctor json"].json
-    assert found["problems"] == [] and found["packages"]["jax"] and "CpuDevice" in found["devices"]
+    assert found["problems"] == [] and found["packages"]["jax"] and "cpu" in found["devices"]
 
 
 def test_experiments_that_are_not_here(said):
@@ -212,6 +221,7 @@ SENTENCES = {
     "no model": (2, "there is no model file absent.py."),
     "no data": (1, "there is no data file absent.csv."),
     "broken model": (1, "broken.py, line 3, fails: IndexError: list index out of range"),
+    "failing model": (1, "failing.py, line 6: NameError: name 'nothing' is not defined"),
     "no column": (2, "there is no column 'outcom', and it is no number. Did you mean 'outcome'?"),
     "no argument": (2, "the model has no argument 'z'. It takes x, y."),
     "not mapped": (
@@ -220,7 +230,7 @@ SENTENCES = {
     ),
     "no fit": (2, "there is no fit absent.relbo."),
     "foreign fit": (1, "train.csv"),
-    "unknown setting": (1, "family must be one of"),
+    "unknown setting": (1, "Unknown family 'norml'. Did you mean 'normal'?"),
     "no folder": (2, "absent/fit.relbo is to be written in a folder that does not exist"),
     "unknown option": (2, "No such option"),
     "unknown command": (2, "No such command"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from relbo.choices import did_you_mean
 from relbo.cli.mapping import Input
-from relbo.cli.session import UsageError
+from relbo.cli.session import MODULE_PREFIX, UsageError
 
 KINDS = ("numpyro", "pymc", "log-density", "stan", "target")
 _PREFERRED = ("model", "target", "log_density")
@@ -218,7 +218,7 @@ def _split(text: str) -> tuple[pathlib.Path, str | None]:
 
 
 def _execute(path: pathlib.Path) -> ModuleType:
-    name = f"relbo_model_{path.stem}"
+    name = f"{MODULE_PREFIX}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} cannot be read as a Python file.")
@@ -236,7 +236,8 @@ def _line(error: Exception, path: pathlib.Path) -> str:
     """Where in the model's own file it went wrong."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno},"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if pathlib.Path(frame.filename).resolve() == path.resolve()]
     return f", line {lines[-1]}," if lines else ""
 
 

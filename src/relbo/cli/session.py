@@ -18,6 +18,10 @@ GOOD, ERROR, USAGE, BAD_VERDICT = 0, 1, 2, 3
 """Exit codes. Wrong options, which typer finds, end with 2."""
 
 
+MODULE_PREFIX = "relbo_model_"
+"""Of the names that the modules of model files have."""
+
+
 class UsageError(Exception):
     """What was typed cannot be meant: exit code 2."""
 
@@ -98,12 +102,26 @@ def session(as_json: bool, quiet: bool, debug: bool) -> Iterator[Session]:
 def sentence(error: BaseException) -> str:
     """An error as a person would say it; ours are sentences already, others say what kind they are."""
     text = str(error).strip()
+    place = _place(error)
+    if place:
+        return f"{place}: {type(error).__name__}: {text}"
     if isinstance(error, OSError) and error.strerror:
         name = f"{error.filename}: " if error.filename else ""
         return f"{name}{error.strerror}."
     if isinstance(error, ValueError | TypeError | ImportError | RuntimeError | UsageError) and text:
         return text
     return f"{type(error).__name__}: {text} (--debug shows where)" if text else type(error).__name__
+
+
+def _place(error: BaseException) -> str:
+    """The line of the model's file where an error came up; nothing, if it is one of ours."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    names = [str(frame.f_globals.get("__name__", "")) for frame, _ in frames]
+    lines = [number for (_, number), name in zip(frames, names, strict=True) if name.startswith(MODULE_PREFIX)]
+    if not lines or names[-1].startswith("relbo."):
+        return ""
+    (file,) = {name.removeprefix(MODULE_PREFIX) for name in names if name.startswith(MODULE_PREFIX)}
+    return f"{file}.py, line {lines[-1]}"
 
 
 def plain(value: Any) -> Any:
