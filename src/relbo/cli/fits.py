@@ -83,6 +83,9 @@ def finish(talk: Session, posterior: relbo.Posterior, outputs: Outputs) -> None:
         files["report"] = str(outputs.report)
     cost = {name: getattr(posterior, name) for name in ("num_evaluations", "seconds", "compile_seconds")}
     talk.note(f"wrote {', '.join(files.values())}")
+    if found.status == "not converged":
+        most = 2 * max(16, posterior.num_components)
+        talk.note(f"to go on: relbo resume {outputs.fit} FILE --data DATA --max-components {most}")
     talk.result(**judged, **cost, parameters=parameters, files=files)
 
 
