@@ -22,12 +22,13 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         import relbo
 
         print(f"relbo {relbo.__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
