@@ -13,8 +13,7 @@ import jax
 F = TypeVar("F", bound=Callable)
 
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-
-_SMALL = 2**15
+_SMALL = 2**18
 """Numbers in the largest argument of a program that is not worth optimising: it runs in about a millisecond."""
 
 
