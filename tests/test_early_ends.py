@@ -82,7 +82,7 @@ def test_a_budget_of_time_holds_within_one_call(target):
 
     door, seen = Door(identity_map(target, "none")), []
 
-    def watch(num: int) -> None:
+    def watch(num: int, purpose: str) -> None:
         seen.append(num)
         if len(seen) == 3:
             raise BudgetSpent("enough")

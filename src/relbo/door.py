@@ -36,7 +36,7 @@ _IN_CACHE = 2**18
 _MOST_ASKED = 128
 """Points that are evaluated again to tell what is infinite from what is broken otherwise."""
 
-_watch: ContextVar[Callable[[int], None] | None] = ContextVar("relbo_watch", default=None)
+_watch: ContextVar[Callable[[int, str], None] | None] = ContextVar("relbo_watch", default=None)
 
 
 _note: ContextVar[Callable[["Rough"], None] | None] = ContextVar("relbo_note", default=None)
@@ -55,8 +55,8 @@ class Rough(NamedTuple):
 
 
 @contextmanager
-def watched(watch: Callable[[int], None], note: Callable[[Rough], None] | None = None) -> Iterator[None]:
-    """Inside, `watch` is called with the number of evaluations that are about to be made, and may raise.
+def watched(watch: Callable[[int, str], None], note: Callable[[Rough], None] | None = None) -> Iterator[None]:
+    """Inside, `watch` is called with the number of evaluations about to be made and their purpose, and may raise.
 
     `note` is called with what the search for a map has found so far, each time better than before.
     """
@@ -161,7 +161,7 @@ class Door:
     def _spend(self, purpose: str, num: int) -> None:
         watch = _watch.get()
         if watch is not None:
-            watch(num)
+            watch(num, purpose)
         self.spent[purpose] += num
 
     def _on_host(self, points, used: int) -> Seen:

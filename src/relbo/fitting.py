@@ -76,7 +76,7 @@ def fit(
         run = Run(booster, rules, seed, best_by, file)
         run.begin(start)
         try:
-            with terminable(), progress(progress_bar) as report, watched(run.watch, run.note):
+            with terminable(), progress(progress_bar) as report, watched(report.watching(run.watch), run.note):
                 run.go(report)
         except BudgetSpent as spent:
             run.end_spent(str(spent))

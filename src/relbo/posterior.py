@@ -17,8 +17,10 @@ from relbo._require import require
 from relbo.choices import seed_number, whole_number
 from relbo.estimate import Estimate
 from relbo.mixture import Mixture, map_chunks
+from relbo.tables import html_block, html_line, html_table
 from relbo.targets import AbstractTarget
 from relbo.targets.stored import StoredTarget
+from relbo.targets.table import as_html
 from relbo.trace import Record
 from relbo.whitening import Whitened
 
@@ -170,6 +172,18 @@ class Posterior(eqx.Module):
             inside = ~np.isneginf(self.log_target(flat))
             log_q = jnp.where(inside, log_q - math.log(self.support_mass().value), -jnp.inf).astype(log_q.dtype)
         return log_q.reshape(z.shape[:-1])
+
+    def _repr_html_(self) -> str:
+        """What was fitted and found, and the model's parameters."""
+        rows = [
+            ("ELBO", str(self.elbo)),
+            ("components", str(self.num_components)),
+            ("dimensions", str(self.dim)),
+            ("stopped because", self.stop_reason),
+            ("evaluations", f"{self.num_evaluations:,}"),
+            ("seconds", f"{self.seconds:.1f}, {self.compile_seconds:.1f} of them compiling"),
+        ]
+        return html_block(html_line("Posterior", strong=True), html_table((), rows), as_html(self.target))
 
     def __repr__(self) -> str:
         num = self.num_components

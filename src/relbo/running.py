@@ -94,7 +94,7 @@ class Run:
             self.final = _showing(self.current, posterior.mixture, posterior.elbo)
             self.reason, self.records = posterior.stop_reason, list(posterior.trace)
 
-    def watch(self, num: int) -> None:
+    def watch(self, num: int, purpose: str = "") -> None:
         """Called before every evaluation, with how many points it has: budgets hold within an iteration, too."""
         if self.watched != len(self.records):
             before = self.records[self.num_old :]
@@ -156,6 +156,7 @@ class Run:
         # Near the target polishing has next to nothing to gain.
         near = any(isinstance(rule, Near) and rule.reason(self.records) == reason for rule in self.rules)
         if self.booster.refinement is not None and self.records[-1].num_components > 1 and not near:
+            report.polishing = True
             begun = self.current if self.best is None else self.best[1]
             final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), begun)
             self.final, self.records = final, [*self.records, record]

@@ -9,6 +9,7 @@ import numpy as np
 from relbo.diagnostics.parameters import ParameterCheck
 from relbo.diagnostics.verdict import high, judge, low, wrong_parameters
 from relbo.estimate import Estimate
+from relbo.tables import html_block, html_line, html_table
 
 _SHOWN = 3
 _LOOSE = 1.0
@@ -117,9 +118,15 @@ class Diagnosis:
         rows = [*self._rows(), *self._rows_of_trouble()]
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}  {value}" for name, value in rows]
-        if math.isfinite(self.gap.value) and self.gap_problem is None:
-            lines.append(f"The gap {self.certifies}.")
-        return "\n".join([*lines, self.verdict])
+        return "\n".join([*lines, *self._lines(), self.verdict])
+
+    def _repr_html_(self) -> str:
+        rows = [*self._rows(), *self._rows_of_trouble()]
+        return html_block(html_line(self.verdict, strong=True), html_table((), rows), *map(html_line, self._lines()))
+
+    def _lines(self) -> list[str]:
+        """What there is to say below the table."""
+        return [f"The gap {self.certifies}."] if self.gap_problem is None else []
 
     @property
     def gap_problem(self) -> str | None:
