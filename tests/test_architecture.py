@@ -16,7 +16,7 @@ EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
 
 ROOMS = [
     "_require", "_warn", "_compiled", "choices", "estimate", "linalg", "targets", "families", "budgets", "mixture",
-    "whitening", "door", "memory", "objectives", "measuring", "ascent", "oracles", "precondition", "steps", "trace",
+    "flows", "whitening", "door", "memory", "objectives", "measuring", "ascent", "learning", "oracles", "precondition", "steps", "trace",
     "stopping", "boosting", "settings", "presets", "guide", "posterior", "prediction", "diagnostics", "storage",
     "arviz_export", "comparison", "progress", "interrupts", "fitting", "calibration",
 ]  # fmt: skip

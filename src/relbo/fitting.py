@@ -22,11 +22,20 @@ from relbo.choices import did_you_mean, seed_number, whole_number
 from relbo.door import BudgetSpent, watched
 from relbo.estimate import Estimate
 from relbo.interrupts import Terminated, interruption_in, terminable
-from relbo.mixture import Mixture
+from relbo.mixture import Mixture, num_active
 from relbo.posterior import Posterior
 from relbo.progress import progress
 from relbo.settings import make_booster
-from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxEvaluations, MaxIterations, Near, Stalled
+from relbo.stopping import (
+    AbstractStop,
+    GapBelow,
+    MaxComponents,
+    MaxEvaluations,
+    MaxIterations,
+    Near,
+    Stalled,
+    worth_learning,
+)
 from relbo.storage.checkpoint import Checkpoint, check_same_fit, fingerprint, locked
 from relbo.storage.files import check_alike
 from relbo.storage.layouts import decode_estimate, encode_estimate
@@ -38,6 +47,8 @@ MAX_NAN_FRACTION = 0.1
 """A fit stops, with what it has, when a larger share of the draws has a NaN log density."""
 _COARSE = 0.01
 """Nats; a last digit that is worth more is warned of."""
+_BEHIND = 0.1
+"""Nats by which a flow alone may then be worse: boosting in its coordinates gains about as much."""
 _POLISH_KEY = 2**31 - 1  # no iteration has these numbers
 _MODES_KEY = 2**31 - 2
 
@@ -90,6 +101,7 @@ def fit(
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
         run = _Run(booster, rules, seed, best_by, file)
+        run.may_learn = stop is None and max_components is None and booster.preconditioner.kind == "auto"
         run.begin(start)
         try:
             with terminable(), progress(progress_bar) as report, watched(run.watch):
@@ -117,6 +129,8 @@ class _Run:
         """The stopping rules read the trace from here on."""
         self.num_old = 0
         """So many records were made before this call."""
+        self.may_learn = False
+        """Whether coordinates may be learned: where nobody said how long to go on."""
         self.reason = "it was interrupted"
         self.watched, self.begun, self.num_now = -1, 0.0, 0
         """Of the iteration that is going on: how many went before, when it began, its evaluations and those before."""
@@ -183,23 +197,39 @@ class _Run:
             return
         if self.state is None:
             self._take(*self.booster.init(jax.random.fold_in(self.key, 0)), report)
-        while (reason := self._stop_reason()) is None:
+        while (reason := self._stop_reason()) is None or self._should_learn(ended=True):
             state = self.current
             key = jax.random.fold_in(self.key, state.iteration + 1)
-            self._take(*self.booster.step(key, state, self.most), report)
-        self.reason = reason
+            if self._should_learn(ended=reason is not None):
+                self._take(*self.booster.learn(key, state, 0.0 if reason is None else _BEHIND), report)
+            else:
+                self._take(*self.booster.step(key, state, self.most), report)
+        self.reason, self.state = reason, self._better()
         if self._is_broken():
             self._explain(f"The fit stopped: {reason}")
             return
         # Near the target polishing has next to nothing to gain.
         near = any(isinstance(rule, Near) and rule.reason(self.records) == reason for rule in self.rules)
-        if self.booster.refinement is not None and self.records[-1].num_components > 1 and not near:
+        if self.booster.refinement is not None and num_active(self.current.mixture) > 1 and not near:
             begun = self.current if self.best is None else self.best[1]
             final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), begun)
             self.final, self.records = final, [*self.records, record]
             report(record)
         if self.file is not None:
             self._write(self.file, finished=True)
+
+    def _should_learn(self, ended: bool) -> bool:
+        """Whether to try a flow now."""
+        if not self.may_learn or self._is_broken() or not worth_learning(self.records, self.most, ended):
+            return False
+        return self.booster.step_rule.monotone and self.booster.can_learn(self.current)
+
+    def _better(self) -> State:
+        """The better of the mixture so far and of the one before coordinates were learned."""
+        state = self.current
+        if state.other is None or not float(state.other.elbo.value) > float(state.elbo.value):
+            return dataclasses.replace(state, other=None)
+        return dataclasses.replace(state.other, iteration=state.iteration)
 
     def _resume(self, start: Posterior) -> None:
         """Take the state before polishing, so that a continued fit equals one that never stopped."""
@@ -215,12 +245,17 @@ class _Run:
         if num_modes != booster.oracle.starts.num_modes:
             modes = booster.find_modes(jax.random.fold_in(self.key, _MODES_KEY), booster.door(whitened))
             state = dataclasses.replace(state, modes=modes)
+        if state.other is not None:
+            other = dataclasses.replace(state.other, target=booster.rebased(state.other.target))
+            state = dataclasses.replace(state, other=other)
         self.state = dataclasses.replace(state, target=whitened)
         self.records = [record for record in start.trace if record.kind != "polish"]
         self.num_old = len(self.records)
 
     def _take(self, state: State, record: Record, report) -> None:
         self.state, self.records = state, [*self.records, record]
+        if record.kind == "flow" and record.accepted:  # the rules judge what is done in the new coordinates
+            self.first_new = len(self.records) - 1
         if not self.booster.step_rule.monotone:
             self._keep_best()
         if self.file is not None:
@@ -235,7 +270,7 @@ class _Run:
             "best_elbo": None if best is None else encode_estimate(best.elbo),
             "finished": finished,
         }
-        file.write(self.posterior(), self.about | about, best)
+        file.write(self._shown(), self.about | about, best)
         if finished:
             file.finish()
 
@@ -252,7 +287,7 @@ class _Run:
         return len(self.records) > self.num_old and self.records[-1].nan_fraction > MAX_NAN_FRACTION
 
     def _stop_reason(self) -> str | None:
-        records = self.records[self.first_new :]
+        records = [record for record in self.records[self.first_new :] if record.kind != "flow" or record.accepted]
         if self._is_broken():
             return (
                 f"{records[-1].nan_fraction:.0%} of the draws had a NaN log density (the limit is "
@@ -308,6 +343,11 @@ class _Run:
 
     def posterior(self) -> Posterior:
         """The polished mixture, or the best iterate of a rule that is not monotone, or the last one."""
+        if self.state is not None:
+            self.state = self._better()
+        return self._shown()
+
+    def _shown(self) -> Posterior:
         return self._posterior(self.final or (self.best[1] if self.best is not None else self.current))
 
     def _posterior(self, shown: State) -> Posterior:
