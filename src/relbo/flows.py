@@ -22,8 +22,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from relbo.mixture import Numbers
-
+_Numbers = Array | np.ndarray
 NUM_LAYERS = 3
 _FEWEST_UNITS = 32
 _STEEPEST = 4.0
@@ -35,14 +34,14 @@ _LINEAR_TO = 4.0
 class Layer(eqx.Module):
     """The numbers of one layer, or of a stack of them."""
 
-    inner: Float[Numbers, "*layers dim units"]
-    inner_bias: Float[Numbers, "*layers units"]
-    scale: Float[Numbers, "*layers units dim"]
-    scale_linear: Float[Numbers, "*layers dim dim"]
-    scale_bias: Float[Numbers, "*layers dim"]
-    shift: Float[Numbers, "*layers units dim"]
-    shift_linear: Float[Numbers, "*layers dim dim"]
-    shift_bias: Float[Numbers, "*layers dim"]
+    inner: Float[_Numbers, "*layers dim units"]
+    inner_bias: Float[_Numbers, "*layers units"]
+    scale: Float[_Numbers, "*layers units dim"]
+    scale_linear: Float[_Numbers, "*layers dim dim"]
+    scale_bias: Float[_Numbers, "*layers dim"]
+    shift: Float[_Numbers, "*layers units dim"]
+    shift_linear: Float[_Numbers, "*layers dim dim"]
+    shift_bias: Float[_Numbers, "*layers dim"]
 
     def parts(self, x: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, " dim"]]:
         """s and t at a point; entry i of either depends on the entries of `x` before i alone."""

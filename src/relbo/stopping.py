@@ -8,7 +8,6 @@ import equinox as eqx
 from relbo.budgets import ENOUGH, FEW
 from relbo.trace import Record
 
-
 _SLOW = 0.05
 """Nats (half the variance of log p - log q) left, at which a fit that will run out of components tries a flow."""
 _LEFT = 0.02
