@@ -1,5 +1,6 @@
 """Learned coordinates: Neal's funnel as the model has it, and as boosting sees it behind a flow. Not in the paper."""
 
+import functools
 from typing import Any
 
 import jax
@@ -18,8 +19,8 @@ _NUM_SHOWN, _NUM_MEASURED = 2000, 20_000
 _KINDS = {"affine": "an affine map", "flow": "a flow behind it"}
 REMARKS = [
     "log Z is known to be 0, so KL(q || p) is minus the ELBO, on draws that no fit has seen.",
-    "The draws in the figure are exact ones of the funnel, taken to the coordinates in which each fit was boosted: where "
-    "these are those of a standard normal, one component is enough.",
+    "The draws in the figure are exact ones of the funnel, taken to the coordinates in which each fit was boosted: "
+    "where they are those of a standard normal, one component is enough.",
 ]
 
 
@@ -28,9 +29,7 @@ def run(options: Options, runs: Runs) -> Report:
     target = relbo.from_log_density(funnel, jnp.zeros(dim))
     exact = exact_draws(dim, _NUM_SHOWN)
     pieces = [
-        runs.once(
-            {"kind": kind, "seed": seed, "dim": dim}, lambda kind=kind, seed=seed: _piece(target, kind, seed, exact)
-        )
+        runs.once({"kind": kind, "seed": seed, "dim": dim}, functools.partial(_piece, target, kind, seed, exact))
         for kind in _KINDS
         for seed in options.seed_range(3, 1)
     ]

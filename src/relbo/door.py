@@ -215,18 +215,14 @@ def _joined(seen: tuple[Seen, ...], num: int) -> Seen:
 
 @partial(compiled, runs_often=True)
 def _moved(flow, points):
-    return jax.vmap(lambda u: flow.transport(u)[0])(points)
+    return flow.transport(points)[0]
 
 
 @partial(compiled, runs_often=True)
 def _brought_back(flow, points, seen: Seen) -> Seen:
     """What was seen at T(u), as log density and gradient by u."""
-
-    def one(u, value, slope):
-        (_, log_det), pull = jax.vjp(flow.transport, u)
-        return Seen(value + log_det, pull((slope, jnp.ones_like(log_det)))[0])
-
-    return jax.vmap(one)(points, *seen)
+    (_, log_dets), pull = jax.vjp(flow.transport, points)
+    return Seen(seen.values + log_dets, pull((seen.slopes, jnp.ones_like(log_dets)))[0])
 
 
 @compiled

@@ -135,32 +135,25 @@ def _begin(flow):
 
 @partial(compiled, runs_once=True)
 def _moved(flow, noise):
-    return jax.vmap(lambda u: flow.transport(u)[0])(noise)
+    return flow.transport(noise)[0]
 
 
 @partial(compiled, runs_once=True)
 def _log_normal(flow, points):
     """The log density of the transported standard normal."""
-
-    def one(x):
-        u, log_det = flow.inverse(x)
-        return -0.5 * jnp.sum(u**2) - 0.5 * u.size * math.log(2 * math.pi) - log_det
-
-    return jax.vmap(one)(points)
+    u, log_dets = flow.inverse(points)
+    return -0.5 * jnp.sum(u**2, axis=1) - 0.5 * u.shape[1] * math.log(2 * math.pi) - log_dets
 
 
 @partial(compiled, runs_often=True)
 def _step(flow, memory, noise, seen, rate, following):
     """One step uphill by what was `seen` where `noise` went, and where `following` goes then."""
 
-    def moved(flow, noise):
-        return jax.vmap(lambda u: flow.transport(u)[0])(noise)
-
-    _, slopes = solid(seen.values, seen.slopes - jax.vmap(flow.score)(noise))
-    _, pull = jax.vjp(lambda flow: moved(flow, noise), flow)
-    (grads,) = pull(slopes / len(noise))
+    trail = flow.trail(noise)
+    _, slopes = solid(seen.values, seen.slopes - trail.score)
+    grads = flow.pull(trail, -slopes / len(noise))
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(grads)]))
     directions, after = _optimizer().update(grads, memory, flow)
-    stepped = jax.tree.map(lambda leaf, direction: leaf + rate * direction, flow, directions)
+    stepped = jax.tree.map(lambda leaf, direction: leaf - rate * direction, flow, directions)
     flow, memory = choose(finite, stepped, flow), choose(finite, after, memory)
-    return flow, memory, moved(flow, following)
+    return flow, memory, flow.transport(following)[0]

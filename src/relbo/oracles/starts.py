@@ -174,7 +174,7 @@ def _solved(family, params, points):
 
 @partial(compiled, runs_once=True)
 def _flowed_back(flow, points):
-    return jax.vmap(lambda x: flow.inverse(x)[0])(points)
+    return flow.inverse(points)[0]
 
 
 @partial(compiled, runs_once=True)
