@@ -17,11 +17,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Key
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Key
 
 from relbo._compiled import compiled
-from relbo.ascent.base import choose
 from relbo.ascent.gradient import solid
 from relbo.door import Door
 from relbo.estimate import Estimate
@@ -40,6 +39,8 @@ _LEAST_GAIN = 5e-3
 """Nats that a round must gain for another one, twice as long."""
 _LONGEST = 10.0
 """Of a gradient, beyond which it is cut: one draw far out must not undo what many have learned."""
+_KEPT, _TINY = (0.9, 0.99), 1e-8
+"""Of Adam. A short memory of squares: the first gradients are far larger than the last ones."""
 _COVERED = -5.0
 """Nats by which a flow may fall short of a mixture where a component of it has its mass."""
 _HEAVY = 0.01
@@ -123,14 +124,17 @@ def _mean(values: np.ndarray) -> Estimate:
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))), 2 * len(values))
 
 
-def _optimizer() -> optax.GradientTransformation:
-    # A short memory: the first gradients are far larger than the last ones.
-    return optax.chain(optax.clip_by_global_norm(_LONGEST), optax.scale_by_adam(b2=0.99))
+class _Memory(NamedTuple):
+    """Of Adam, flat: a program of few long vectors compiles several times faster than one of many short ones."""
+
+    mean: Float[Array | np.ndarray, " size"]
+    square: Float[Array | np.ndarray, " size"]
+    num: Float[Array | np.ndarray, ""]
 
 
-@partial(compiled, runs_once=True)
-def _begin(flow):
-    return _optimizer().init(flow)
+def _begin(flow: Flow) -> _Memory:
+    zeros = np.zeros(sum(leaf.size for leaf in jax.tree.leaves(flow)), flow.layers.inner.dtype)
+    return _Memory(zeros, zeros, np.zeros((), zeros.dtype))
 
 
 @partial(compiled, runs_once=True)
@@ -151,9 +155,23 @@ def _step(flow, memory, noise, seen, rate, following):
 
     trail = flow.trail(noise)
     _, slopes = solid(seen.values, seen.slopes - trail.score)
-    grads = flow.pull(trail, -slopes / len(noise))
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(grads)]))
-    directions, after = _optimizer().update(grads, memory, flow)
-    stepped = jax.tree.map(lambda leaf, direction: leaf - rate * direction, flow, directions)
-    flow, memory = choose(finite, stepped, flow), choose(finite, after, memory)
+    numbers, as_flow = ravel_pytree(flow)
+    grads, _ = ravel_pytree(flow.pull(trail, slopes / len(noise)))
+    numbers, memory = _climbed(numbers, grads, memory, rate)
+    flow = as_flow(numbers)
     return flow, memory, flow.transport(following)[0]
+
+
+def _climbed(numbers, grads, memory: _Memory, rate):
+    """A step of Adam, or none at all if the gradient is not finite."""
+    length = jnp.sqrt(jnp.sum(grads**2))
+    finite = jnp.isfinite(length)
+    grads = jnp.where(finite, grads, 0.0) * jnp.minimum(1.0, _LONGEST / jnp.where(finite, length, 1.0))
+    num = memory.num + finite
+    keep_mean, keep_square = jnp.where(finite, _KEPT[0], 1.0), jnp.where(finite, _KEPT[1], 1.0)
+    mean = keep_mean * memory.mean + (1 - keep_mean) * grads
+    square = keep_square * memory.square + (1 - keep_square) * grads**2
+    grown = [jnp.where(num > 0, 1 - kept**num, 1.0) for kept in _KEPT]
+    step = (mean / grown[0]) / (jnp.sqrt(square / grown[1]) + _TINY)
+    moved = numbers + jnp.where(finite, rate, 0.0).astype(numbers.dtype) * step
+    return moved, _Memory(mean.astype(numbers.dtype), square.astype(numbers.dtype), num.astype(numbers.dtype))
