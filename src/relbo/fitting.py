@@ -186,7 +186,7 @@ class _Run:
         """A budget was spent in the middle of an iteration: keep what there was before it."""
         if self.state is None:
             raise ValueError(f"The fit has no result: {reason} before the first component was fitted. Give it more.")
-        self.reason = reason
+        self.reason, self.state = reason, self._better()
         if self.file is not None:
             self._write(self.file, finished=True)
 

@@ -34,6 +34,8 @@ _RATE = 1e-2
 """Of the first round; that of the next ones is half of the one before."""
 _FEWEST_DRAWS = 32
 """Of a step; the door evaluates a whole block for the price of one."""
+_DERIVATIVES = 2**20
+"""Of a layer at all draws of a step, at the most: they have to be in memory, and in the cache if possible."""
 _JUDGED = 2048
 _LEAST_GAIN = 5e-3
 """Nats that a round must gain for another one, twice as long."""
@@ -92,7 +94,7 @@ def covers(key: Key[Array, ""], flow: Flow, mixture: Mixture) -> bool:
 
 
 def _round(key, rng, door: Door, flow: Flow, num_steps: int, rate: float, index: int) -> Flow:
-    num_draws = max(_FEWEST_DRAWS, door.block)
+    num_draws = _num_draws(door)
     memory, noise = _begin(flow), _antithetic(rng, num_draws, door)
     points = _moved(flow, noise)
     for step in range(num_steps):
@@ -102,6 +104,12 @@ def _round(key, rng, door: Door, flow: Flow, num_steps: int, rate: float, index:
         flow, memory, points = _step(flow, memory, noise, seen, now, following)
         noise = following
     return flow
+
+
+def _num_draws(door: Door) -> int:
+    """Of a step: a whole block, unless derivatives of so many draws would be too many numbers."""
+    fitting = 2 ** int(math.log2(_DERIVATIVES / door.dim**2))
+    return max(_FEWEST_DRAWS, min(door.block, fitting))
 
 
 def _antithetic(rng: np.random.Generator, num: int, door: Door) -> np.ndarray:
