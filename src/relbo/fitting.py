@@ -49,6 +49,8 @@ _COARSE = 0.01
 """Nats; a last digit that is worth more is warned of."""
 _BEHIND = 0.1
 """Nats by which a flow alone may then be worse: boosting in its coordinates gains about as much."""
+_FAR = 0.2
+"""Nats by which log p - log q spreads where a mixture is still far from its target: 0.02 nats of divergence."""
 _POLISH_KEY = 2**31 - 1  # no iteration has these numbers
 _MODES_KEY = 2**31 - 2
 
@@ -445,7 +447,7 @@ def _check_objects(start: Any, best_by: Any, checkpoint: Any) -> None:
 def _checked_rules(stop, booster: Booster) -> list[AbstractStop]:
     if stop is None:
         several = booster.step_rule.at_once > 1  # components an iteration: fewer iterations in vain say as much
-        return [Near(), GapBelow(), Stalled(2 if several else 5, budget(booster.target.dim).min_gain)]
+        return [Near(), GapBelow(), Stalled(2 if several else 5, budget(booster.target.dim).min_gain, _FAR)]
     rules = list(stop) if isinstance(stop, list | tuple) else [stop]
     for rule in rules:
         if not isinstance(rule, AbstractStop):
