@@ -17,20 +17,21 @@ _SMALL = 2**18
 """Numbers in the largest argument of a program that is not worth optimising: it runs in about a millisecond."""
 
 
-def compiled(function: F, *, runs_once: bool = False) -> F:
+def compiled(function: F, *, runs_once: bool = False, runs_often: bool = False) -> F:
     """`equinox.filter_jit`, with options for the device that there is.
 
     On small problems compiling is most of what a user waits for. On the CPU, LLVM's first optimisation level compiles
     our programs in half the time of the default and runs them as fast (XLA calls libraries for what is heavy), and
     XLA's older code generator takes half of that again, for code as fast. Programs of small arguments, and those that
-    run once in a fit, are not optimised at all: that is three times as fast to compile, and what they lose is less.
+    run once in a fit, are not optimised at all: that is three times as fast to compile, and what they lose is less,
+    unless a fit runs them thousands of times.
     The device, and the size of the arguments, are looked up at the first call.
     """
     programs: dict[bool, Callable] = {}
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        small = runs_once or _size(args) < _SMALL
+        small = runs_once or (_size(args) < _SMALL and not runs_often)
         if small not in programs:
             programs[small] = eqx.filter_jit(function, **compile_options(optimized=not small))
         return programs[small](*args, **kwargs)

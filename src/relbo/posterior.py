@@ -106,9 +106,10 @@ class Posterior(eqx.Module):
 
         NaN where the model is broken (+inf included). Evaluated as the fit did, in blocks.
         """
-        u = _whiten(self.whitened, jnp.asarray(z, self.whitened.dtype))
-        values, _ = self.booster.door(self.whitened).numbers(u, "posterior")
-        return values - float(self.whitened.log_det())
+        affine = self.whitened.affine
+        u = _whiten(affine, jnp.asarray(z, affine.dtype))
+        values, _ = self.booster.door(affine).numbers(u, "posterior")
+        return values - float(affine.affine_log_det())
 
     def as_guide(self) -> Callable[..., dict[str, Any]]:
         """This posterior as a guide of its NumPyro model: `Predictive(model, guide=posterior.as_guide(), ...)`."""
@@ -199,8 +200,11 @@ def _sample(whitened, mixture, key, num_draws):
 
 @compiled
 def _log_prob(whitened, mixture, points):
-    log_det = whitened.log_det()
-    return map_chunks(lambda z: mixture.log_prob(whitened.whiten(z)) - log_det, points)
+    def one(z):
+        u = whitened.whiten(z)
+        return mixture.log_prob(u) - whitened.log_det(u)
+
+    return map_chunks(one, points)
 
 
 @partial(compiled, runs_once=True)

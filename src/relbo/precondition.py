@@ -33,7 +33,7 @@ from relbo.objectives import AbstractEstimator, FiniteStep
 from relbo.oracles.starts import scattered
 from relbo.whitening import WIDE, Whitened
 
-_KINDS = ("auto", "dense", "low_rank", "diagonal", "none")
+_KINDS = ("auto", "affine", "flow", "dense", "low_rank", "diagonal", "none")
 _WALK_STEPS = 100
 _KEPT = 4
 """Points of a path that are looked at, the end among them."""
@@ -53,7 +53,12 @@ _SLOWEST = 1.05
 
 
 class Preconditioner(eqx.Module):
-    """Settings of the race. `kind`: dense up to 256 dimensions and low rank beyond ("auto"), or as named."""
+    """Settings of the race, and whether coordinates are learned behind it.
+
+    `kind`: the map is "dense", "low_rank" or "diagonal" ("none": there is no race); "affine" is dense up to 256
+    dimensions and low rank beyond. "flow" learns a flow behind it, before boosting; "auto", the default, does so when
+    boosting has ended with something left to gain, and keeps what is better.
+    """
 
     kind: str = eqx.field(static=True, default="auto")
     num_steps: int = eqx.field(static=True, default=200)

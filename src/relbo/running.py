@@ -18,9 +18,9 @@ from relbo.diagnostics.defensive import missing_modes
 from relbo.door import BudgetSpent, Rough
 from relbo.estimate import Estimate
 from relbo.interrupts import Terminated, interruption_in
-from relbo.mixture import Mixture
+from relbo.mixture import Mixture, num_active
 from relbo.posterior import Posterior
-from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxSeconds, Near, Stalled
+from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxSeconds, Near, Stalled, worth_learning
 from relbo.storage.checkpoint import Checkpoint, check_same_fit, fingerprint
 from relbo.storage.layouts import decode_estimate, encode_estimate
 from relbo.storage.objects import encode_number
@@ -29,6 +29,8 @@ from relbo.whitening import identity_map
 
 MAX_NAN_FRACTION = 0.1
 """A fit stops, with what it has, when a larger share of the draws has a NaN log density."""
+_BEHIND = 0.1
+"""Nats by which a flow alone may be worse than a fit that has ended: boosting in its coordinates gains as much."""
 _POLISH_KEY = 2**31 - 1  # no iteration has these numbers
 _MODES_KEY = 2**31 - 2
 
@@ -47,6 +49,8 @@ class Run:
         """The stopping rules read the trace from here on."""
         self.num_old = 0
         """So many records were made before this call."""
+        self.may_learn = False
+        """Whether coordinates may be learned: where nobody said how long to go on."""
         self.reason = "it was interrupted"
         self.watched, self.begun, self.num_now = -1, 0.0, 0
         """Of the iteration that is going on: how many went before, when it began, its evaluations and those before."""
@@ -113,7 +117,9 @@ class Run:
         self.reason = reason
         if self.state is None:
             self._end_rough(f"{reason} before the first component was fitted", self._is_of_time(reason))
-        elif self.file is not None:
+            return
+        self.state = self._better()
+        if self.file is not None:
             self._write(self.file, finished=True)
 
     def _is_of_time(self, reason: str) -> bool:
@@ -145,17 +151,22 @@ class Run:
             self._take(*self.booster.init(jax.random.fold_in(self.key, 0)), report)
         elif self.is_continued and not self.is_taken_up:
             self._seek()
-        while (reason := self._reason_to_end()) is None:
-            state = self.current
-            key = jax.random.fold_in(self.key, state.iteration + 1)
-            self._take(*self.booster.step(key, state, self.most), report)
-        self.reason = reason
+        while True:
+            key = jax.random.fold_in(self.key, self.current.iteration + 1)
+            ended = self._stop_reason() is not None
+            if self._should_learn(ended):
+                self._take(*self.booster.learn(key, self.current, _BEHIND if ended else 0.0), report)
+            elif (reason := self._reason_to_end()) is None:
+                self._take(*self.booster.step(key, self.current, self.most), report)
+            else:
+                break
+        self.reason, self.state = reason, self._better()
         if self._is_broken():
             self._explain(f"The fit stopped: {reason}")
             return
         # Near the target polishing has next to nothing to gain.
         near = any(isinstance(rule, Near) and rule.reason(self.records) == reason for rule in self.rules)
-        if self.booster.refinement is not None and self.records[-1].num_components > 1 and not near:
+        if self.booster.refinement is not None and num_active(self.current.mixture) > 1 and not near:
             report.polishing = True
             begun = self.current if self.best is None else self.best[1]
             final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), begun)
@@ -198,6 +209,19 @@ class Run:
             self.state = dataclasses.replace(state, modes=modes, explore=False)
         return found.any
 
+    def _should_learn(self, ended: bool) -> bool:
+        """Whether to try a flow now."""
+        if not self.may_learn or self._is_broken() or not worth_learning(self.records, self.most, ended):
+            return False
+        return self.booster.step_rule.monotone and self.booster.can_learn(self.current)
+
+    def _better(self) -> State:
+        """The better of the mixture so far and of the one before coordinates were learned."""
+        state = self.current
+        if state.other is None or not float(state.other.elbo.value) > float(state.elbo.value):
+            return dataclasses.replace(state, other=None)
+        return dataclasses.replace(state.other, iteration=state.iteration)
+
     def _resume(self, start: Posterior) -> None:
         """Take the state before polishing, so that a continued fit equals one that never stopped."""
         booster, state = self.booster, start.state
@@ -212,6 +236,9 @@ class Run:
         if num_modes != booster.oracle.starts.num_modes:
             modes = booster.find_modes(jax.random.fold_in(self.key, _MODES_KEY), booster.door(whitened))
             state = dataclasses.replace(state, modes=modes)
+        if state.other is not None:
+            other = dataclasses.replace(state.other, target=booster.rebased(state.other.target))
+            state = dataclasses.replace(state, other=other)
         self.state = dataclasses.replace(state, target=whitened)
         self.records = [record for record in start.trace if record.kind != "polish"]
         self.num_old = len(self.records)
@@ -221,6 +248,8 @@ class Run:
             evaluations, spent = record.evaluations + self.looking.total(), Counter(record.spent) + self.looking
             record, self.looking = dataclasses.replace(record, evaluations=evaluations, spent=dict(spent)), Counter()
         self.state, self.records = state, [*self.records, record]
+        if record.kind == "flow" and record.accepted:  # the rules judge what is done in the new coordinates
+            self.first_new = len(self.records) - 1
         if not self.booster.step_rule.monotone:
             self._keep_best()
         if self.file is not None:
@@ -235,7 +264,7 @@ class Run:
             "best_elbo": None if best is None else encode_estimate(best.elbo),
             "finished": finished,
         }
-        file.write(self.posterior(), self.about | about, best)
+        file.write(self._shown(), self.about | about, best)
         if finished:
             file.finish()
 
@@ -252,7 +281,9 @@ class Run:
         return len(self.records) > self.num_old and self.records[-1].nan_fraction > MAX_NAN_FRACTION
 
     def _judged(self) -> list[Record]:
-        return self.records[self.first_new :]
+        """What the stopping rules read: a flow that was tried in vain is no iteration."""
+        records = self.records[self.first_new :]
+        return [record for record in records if record.kind != "flow" or record.accepted] or records
 
     def _stop_reason(self) -> str | None:
         records = self._judged()
@@ -321,6 +352,11 @@ class Run:
 
     def posterior(self) -> Posterior:
         """The polished mixture, or the best iterate of a rule that is not monotone, or the last one."""
+        if self.state is not None:
+            self.state = self._better()
+        return self._shown()
+
+    def _shown(self) -> Posterior:
         return self._posterior(self.final or (self.best[1] if self.best is not None else self.current))
 
     def _posterior(self, shown: State) -> Posterior:
