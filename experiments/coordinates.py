@@ -79,22 +79,22 @@ def draw(exact: np.ndarray, whitened: dict[str, np.ndarray]) -> Figure:
     """The first two coordinates: the model's, those behind the affine map, and the learned ones."""
     figure = Figure(figsize=(11, 3.9), layout="constrained")
     panels = figure.subplots(1, 3)
-    _scatter(panels[0], exact[:, :2], "the model's coordinates", ("v", "$x_1$"), (10.0, 40.0))
-    _scatter(panels[1], whitened["affine"], "behind the affine map", ("$u_1$", "$u_2$"), (4.5, 6.0))
-    _scatter(panels[2], whitened["flow"], "learned", ("$u_1$", "$u_2$"), (4.5, 6.0))
+    _scatter(panels[0], exact[:, :2], ("v", "$x_1$"), (10.0, 40.0))
+    _scatter(panels[1], whitened["affine"], ("$u_1$", "$u_2$"), (4.5, 6.0))
+    _scatter(panels[2], whitened["flow"], ("$u_1$", "$u_2$"), (4.5, 6.0))
     for axes in panels[1:]:
         angle = np.linspace(0.0, 2 * np.pi, 200)
         for radius in (1.0, 2.0, 3.0):
             axes.plot(radius * np.cos(angle), radius * np.sin(angle), color="#D55E00", linewidth=0.9)
         axes.set_aspect("equal")
-    for axes, letter in zip(panels, "abc", strict=True):
-        axes.set_title(f"$\\bf{{{letter}}}$  {axes.get_title()}", loc="left", fontsize=10)
+    titles = ("the model's coordinates", "behind the affine map", "learned")
+    for axes, letter, title in zip(panels, "abc", titles, strict=True):
+        axes.set_title(f"$\\bf{{{letter}}}$  {title}", loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
-def _scatter(axes, points: np.ndarray, title: str, labels: tuple[str, str], limits: tuple[float, float]) -> None:
+def _scatter(axes, points: np.ndarray, labels: tuple[str, str], limits: tuple[float, float]) -> None:
     axes.scatter(points[:, 0], points[:, 1], s=3, color="#0072B2", alpha=0.5, linewidths=0)
-    axes.set(
-        title=title, xlabel=labels[0], ylabel=labels[1], xlim=(-limits[0], limits[0]), ylim=(-limits[1], limits[1])
-    )
+    wide, high = limits
+    axes.set(xlabel=labels[0], ylabel=labels[1], xlim=(-wide, wide), ylim=(-high, high))
