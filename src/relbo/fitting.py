@@ -74,7 +74,7 @@ def fit(
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
         run = Run(booster, rules, seed, best_by, file)
-        run.may_learn = stop is None and max_components is None and booster.preconditioner.kind == "auto"
+        run.may_learn = stop is None and booster.preconditioner.kind == "auto"
         run.begin(start)
         try:
             with terminable(), progress(progress_bar) as report, watched(report.watching(run.watch), run.note):

@@ -55,12 +55,12 @@ _SLOWEST = 1.05
 class Preconditioner(eqx.Module):
     """Settings of the race, and whether coordinates are learned behind it.
 
-    `kind`: the map is "dense", "low_rank" or "diagonal" ("none": there is no race); "affine" is dense up to 256
-    dimensions and low rank beyond. "flow" learns a flow behind it, before boosting; "auto", the default, does so when
-    boosting has ended with something left to gain, and keeps what is better.
+    `kind`: the map is "dense", "low_rank" or "diagonal" ("none": there is no race); "affine", the default, is dense up
+    to 256 dimensions and low rank beyond. "flow" learns a flow behind it, before boosting; "auto" does so when boosting
+    has ended with something left to gain, and keeps what is better: a fit of two to five times the cost.
     """
 
-    kind: str = eqx.field(static=True, default="auto")
+    kind: str = eqx.field(static=True, default="affine")
     num_steps: int = eqx.field(static=True, default=200)
     num_draws: int = eqx.field(static=True, default=FEW.ascent_draws)
 

@@ -34,7 +34,7 @@ def make_booster(
     step: str | AbstractStep = "fully_corrective",
     estimator: str | AbstractEstimator | None = None,
     refine: str | AbstractAscent | bool = True,
-    precondition: str | Preconditioner = "auto",
+    precondition: str | Preconditioner = "affine",
     min_improvement: float | None = None,
     num_measure: int | None = None,
     max_memory: int | str | None = None,
@@ -45,8 +45,8 @@ def make_booster(
     without gradient gets the score-function estimator. A component is kept if it improves the ELBO by `min_improvement`
     nats (1e-4; with the fixed step, which is not monotone, all are kept). `num_measure` draws, over all slots of the
     mixture, measure ELBO and gap in every iteration (16,384; with minibatches 2,048): fewer cost less where the target
-    is dear, and errors grow. `precondition` says in which coordinates: behind an affine map that a race finds, and
-    behind a flow where one pays ("auto"), always ("flow") or never ("affine"; see `Preconditioner`). `max_memory`, in
+    is dear, and errors grow. `precondition` says in which coordinates: behind an affine map that a race finds
+    ("affine"), and behind a flow too, always ("flow") or where it is better ("auto"; see `Preconditioner`). `max_memory`, in
     bytes or as in "2GB", bounds what evaluations and draws take at once, beyond the data; by default about 1 GB is for
     the evaluations.
     """
