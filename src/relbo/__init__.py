@@ -1,6 +1,6 @@
 """relbo: boosted black-box variational inference."""
 
-from relbo import families, objectives, oracles, steps
+from relbo import families, objectives, oracles, plots, steps
 from relbo._compiled import enable_compile_cache
 from relbo.arviz_export import to_arviz
 from relbo.boosting import Booster, State
@@ -15,6 +15,7 @@ from relbo.posterior import Posterior
 from relbo.precondition import Preconditioner
 from relbo.prediction import predict
 from relbo.presets import preset
+from relbo.reporting import report
 from relbo.settings import make_booster, paper
 from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, NormCorrective, Pairwise
 from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Near, Stalled
@@ -71,8 +72,10 @@ __all__ = [
     "objectives",
     "oracles",
     "paper",
+    "plots",
     "predict",
     "preset",
+    "report",
     "resample",
     "save",
     "steps",
