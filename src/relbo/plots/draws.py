@@ -146,12 +146,21 @@ def _legend(grid: np.ndarray, drawn: Scalars) -> None:
 
     shown = min(len(drawn.weights), len(COLOURS))
     handles = [
-        Line2D([], [], marker=MARKERS[k], color=colour_of(k), ls="", label=f"component {k + 1}, {percent(drawn.weights[k])}")
+        Line2D(
+            [],
+            [],
+            marker=MARKERS[k],
+            color=colour_of(k),
+            ls="",
+            label=f"component {k + 1}, {percent(drawn.weights[k])}",
+        )
         for k in range(shown)
     ]
     rest = drawn.weights[shown:]
     if len(rest):
-        handles.append(Line2D([], [], marker="o", color=OTHERS, ls="", label=f"{len(rest)} more, {percent(rest.sum())}"))
+        handles.append(
+            Line2D([], [], marker="o", color=OTHERS, ls="", label=f"{len(rest)} more, {percent(rest.sum())}")
+        )
     if len(grid) > 1:
         grid[0, -1].legend(handles=handles, frameon=False, loc="center", fontsize=9)
     else:

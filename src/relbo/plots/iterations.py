@@ -19,8 +19,8 @@ def elbo(posterior: Posterior, axes: Axes | None = None, *, diagnosis: Diagnosis
     Iterations that were rejected, because they did not improve the mixture, are hollow. With a `diagnosis` a line shows
     log Z, which the ELBO climbs towards.
     """
+    trace = _checked(posterior)
     axes = one_axes(axes)
-    trace = posterior.trace
     where = np.arange(len(trace))
     value, error = _numbers([record.elbo for record in trace])
     axes.fill_between(where, value - error, value + error, color=FIT, alpha=0.25, lw=0, label="± 2 standard errors")
@@ -41,8 +41,9 @@ def gap(posterior: Posterior, axes: Axes | None = None) -> Axes:
     negative: values below zero are noise, or an oracle that found nothing to add. The scale is linear near zero, and
     logarithmic beyond.
     """
+    trace = _checked(posterior)
     axes = one_axes(axes)
-    known = [(place, record.gap) for place, record in enumerate(posterior.trace) if record.gap is not None]
+    known = [(place, record.gap) for place, record in enumerate(trace) if record.gap is not None]
     if known:
         where = np.array([place for place, _ in known])
         value, error = _numbers([each for _, each in known])
@@ -53,19 +54,19 @@ def gap(posterior: Posterior, axes: Axes | None = None) -> Axes:
         axes.text(0.5, 0.5, "not measured: the fit has one iteration", ha="center", transform=axes.transAxes)
         axes.set_yticks([])
     axes.axhline(0, color=QUIET, lw=0.8)
-    _iterations(axes, len(posterior.trace))
+    _iterations(axes, len(trace))
     axes.set_ylabel("duality gap (nats)")
     return axes
 
 
 def weights(posterior: Posterior, axes: Axes | None = None) -> Axes:
     """The weights of the components after every iteration, as stacked bars: the oldest component is at the bottom."""
-    import matplotlib
-
+    columns = [np.asarray(record.weights, np.float64) for record in _checked(posterior)]
     axes = one_axes(axes)
-    columns = [np.asarray(record.weights, np.float64) for record in posterior.trace]
     most = max(len(column) for column in columns)
     table = np.stack([np.pad(column, (0, most - len(column))) for column in columns], axis=1)
+    import matplotlib
+
     shades = matplotlib.colormaps["cividis"](np.linspace(0.05, 0.95, most))
     bottom = np.cumsum(table, axis=0) - table
     for layer, shade, below in zip(table, shades, bottom, strict=True):
@@ -76,6 +77,12 @@ def weights(posterior: Posterior, axes: Axes | None = None) -> Axes:
     axes.set_ylabel("weight")
     axes.set_title("oldest component at the bottom", fontsize=10, color=QUIET)
     return axes
+
+
+def _checked(posterior: Posterior) -> list[Record]:
+    if not posterior.trace:
+        raise ValueError("this posterior has no trace: it was not made by relbo.fit, and there is nothing to draw.")
+    return posterior.trace
 
 
 def _numbers(estimates: list[Estimate]) -> tuple[np.ndarray, np.ndarray]:

@@ -31,7 +31,9 @@ def ratios(posterior: Posterior, axes: Axes | None = None, *, num_draws: int = 4
     counts, _ = np.histogram(np.clip(shifted, edges[0], edges[-1]), edges)
     tail, _ = np.histogram(shifted[shifted > threshold], edges)
     axes.stairs(counts, edges, fill=True, color=FIT, alpha=0.75, label="draws")
-    axes.stairs(tail, edges, fill=True, color=BAD, hatch="///", ec="white", label=f"the {num_tail(len(shifted))} largest")
+    axes.stairs(
+        tail, edges, fill=True, color=BAD, hatch="///", ec="white", label=f"the {num_tail(len(shifted))} largest"
+    )
     axes.axvline(0, color="black", lw=1, ls="--", label="p = q")
     limit = k_hat_limit(len(shifted))
     judged = "good" if k_hat < limit else "too large"

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from relbo.estimate import format_estimate
+
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
@@ -54,11 +56,11 @@ def figure(value: float, digits: int = 3) -> str:
 
 
 def with_error(value: float, std_err: float) -> str:
-    """Value ± standard error: two figures of the error, the value to the same place.
+    """Value ± standard error: two figures of the error, the value to the same place; five places at the most.
 
     >>> with_error(-77.98312, 0.0123)
     '−77.983 ± 0.012'
     """
-    from relbo.estimate import format_estimate
-
+    if 0 < std_err < 1e-5 and math.isfinite(value):
+        return f"{value:.5f} ± < 0.00001".replace("-", "−")
     return format_estimate(value, std_err).replace("+-", "±").replace("-", "−").replace("e−", "e-")

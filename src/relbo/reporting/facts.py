@@ -32,7 +32,7 @@ def facts(posterior: Posterior) -> list[tuple[str, str]]:
         ("Data", _data(target)),
         ("Approximation", f"a mixture of {_plural(posterior.num_components, 'component')}: {_family(posterior)}"),
         ("Coordinates", _coordinates(posterior)),
-        ("Iterations", f"{len(posterior.trace)}, of which {sum(r.accepted for r in posterior.trace)} were kept"),
+        ("Iterations", f"{len(posterior.trace)}, {sum(r.accepted for r in posterior.trace)} of them kept"),
         ("Stopped because", posterior.stop_reason),
         ("Evaluations of the log density", _evaluations(posterior)),
         ("Time", f"{posterior.seconds:.1f} s, {posterior.compile_seconds:.1f} s of it compiling"),
@@ -53,7 +53,7 @@ def code(posterior: Posterior) -> str:
             "import relbo",
             "",
             f"target = {_door(posterior)[1]}  # the model and the data that were fitted",
-            f"posterior = relbo.fit(target, seed=0, {_settings_in_code(posterior)})  # the seed that you passed",
+            f"posterior = relbo.fit(target, seed=0{_settings_in_code(posterior)})  # the seed that you passed",
             'relbo.report(posterior, "report.html")',
         ]
     )
@@ -63,7 +63,11 @@ def versions() -> list[tuple[str, str]]:
     """What this page was made with."""
     packages = ("relbo", "jax", "jaxlib", "numpy")
     found = [(name, metadata.version(name)) for name in packages]
-    return [*found, ("Python", platform.python_version()), ("double precision", str(bool(jax.config.jax_enable_x64)))]
+    return [
+        *found,
+        ("Python", platform.python_version()),
+        ("largest floats", jax.dtypes.canonicalize_dtype(np.float64).name),
+    ]
 
 
 def _kind(posterior: Posterior) -> str:
@@ -77,7 +81,9 @@ def _door(posterior: Posterior) -> tuple[str, str]:
 
 def _data(target) -> str:
     observed = {name: np.shape(values) for name, values in target.observed_data().items()}
-    shown = [f"{name} {'×'.join(map(str, shape)) or 'scalar'}" for name, shape in list(observed.items())[:_MOST_DATA]]
+    shown = [
+        f"{name} ({' × '.join(map(str, shape)) or 'scalar'})" for name, shape in list(observed.items())[:_MOST_DATA]
+    ]
     more = len(observed) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
@@ -108,13 +114,15 @@ def _evaluations(posterior: Posterior) -> str:
 def _settings_in_code(posterior: Posterior) -> str:
     family = posterior.booster.family
     names = [f"{s}_{n}" for s, scale in SCALES.items() for n, noise in NOISES.items() if _is(family, noise, scale)]
-    chosen = f'family="{names[0]}", ' if names else ""
-    return f"{chosen}max_components={max(posterior.num_components, 32)}"
+    chosen = f', family="{names[0]}"' if names else ""
+    limited = "components were reached" in posterior.stop_reason
+    return chosen + (f", max_components={posterior.num_components}" if limited else "")
 
 
 def _is(family: AbstractFamily, noise, scale) -> bool:
-    same = isinstance(family, LocationScale) and type(family.noise) is type(noise)
-    return same and type(family.scale) is type(scale)
+    if not isinstance(family, LocationScale):
+        return False
+    return type(family.noise) is type(noise) and type(family.scale) is type(scale)
 
 
 def _plural(number: int, noun: str) -> str:

@@ -6,8 +6,6 @@ import os
 import pathlib
 from typing import Any
 
-from markupsafe import Markup
-
 from relbo._require import require
 from relbo.diagnostics import Diagnosis, diagnose
 from relbo.posterior import Posterior
@@ -18,7 +16,7 @@ from relbo.storage.container import write_atomically
 from relbo.views.scalars import Scalars, scalars
 
 _HERE = pathlib.Path(__file__).parent
-_NUM_DRAWS = 4000
+_NUM_DRAWS = 2000
 
 
 def report(
@@ -49,7 +47,7 @@ def report(
 def _check(posterior: Any, path: Any, title: Any) -> None:
     if not isinstance(posterior, Posterior):
         raise ValueError(
-            f"report needs a posterior, got {type(posterior).__name__}. For a file: relbo.report(relbo.load(file), path)."
+            f"report needs a posterior, got {type(posterior).__name__}. Of a file: relbo.report(relbo.load(file), to)."
         )
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"path must name the file to write, such as 'report.html', got {path!r}.")
@@ -75,6 +73,8 @@ def _draw(posterior: Posterior) -> tuple[Scalars | None, str]:
 def _render(
     posterior: Posterior, diagnosis: Diagnosis | None, doubt: str, drawn: Scalars | None, missing: str, title: str
 ) -> str:
+    from markupsafe import Markup
+
     data = charts.chart_data(posterior, diagnosis, drawn)
     scripts = [_file("vendor/uPlot.iife.min.js"), _file("static/charts.js"), _file("static/page.js")]
     styles = [_file("vendor/uPlot.min.css"), _file("static/page.css")]
@@ -102,9 +102,14 @@ def _render(
 def _template() -> Any:
     import jinja2
 
-    loader = jinja2.FileSystemLoader(_HERE / "static")
-    settings = {"autoescape": True, "undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    return jinja2.Environment(loader=loader, **settings).get_template("page.html.jinja")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "static"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.jinja")
 
 
 def _file(name: str) -> str:

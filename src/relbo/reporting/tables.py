@@ -86,4 +86,8 @@ def _checked(check: ParameterCheck | None) -> list[Cell]:
     doubt = f"± {figure(float(check.mean_error.std_err), 2)}"
     spread = float(check.log_sd_error.std_err)
     ratio_doubt = f"± {figure(ratio * spread, 2)}" if math.isfinite(spread) else "error unknown"
-    return [Cell(f"{off:+.2f}".replace("-", "−"), abs(off), doubt), Cell(f"{ratio:.2f}", abs(ratio - 1), ratio_doubt)]
+    return [Cell(_signed(off), abs(off), doubt), Cell(f"{ratio:.2f}", abs(ratio - 1), ratio_doubt)]
+
+
+def _signed(value: float) -> str:
+    return "0.00" if abs(value) < 0.005 else f"{value:+.2f}".replace("-", "−")

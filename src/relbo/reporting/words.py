@@ -83,8 +83,8 @@ def _text(estimate: Estimate) -> str:
 
 def _elbo(found: Diagnosis) -> Explained:
     meaning = (
-        "The evidence lower bound, in nats: the fit makes it as large as it can. It never exceeds log Z, and means little "
-        "alone; the difference to log Z counts."
+        "The evidence lower bound, in nats: the fit makes it as large as it can. It never exceeds log Z, and means "
+        "little alone; the difference to log Z counts."
     )
     return Explained("ELBO", _text(found.elbo), _PLAIN, meaning)
 
@@ -103,7 +103,10 @@ def _kl(found: Diagnosis) -> Explained:
         f"{GOOD_KL:g} hardly visible, {LARGE_KL:g} and more is more than a matter of tails."
     )
     if not found.defensive.reliable:
-        level, meaning = max(level, _MIND, key=_severity), f"{meaning} Here it is a lower bound rather than an estimate."
+        level, meaning = (
+            max(level, _MIND, key=_severity),
+            f"{meaning} Here it is a lower bound rather than an estimate.",
+        )
     return Explained("log Z − ELBO", _text(found.kl), level, meaning)
 
 
@@ -111,8 +114,8 @@ def _gap(found: Diagnosis) -> Explained:
     if not math.isfinite(float(found.gap.value)):
         return Explained("Duality gap", "not measured", _PLAIN, "The fit has not looked for a further component.")
     meaning = (
-        "What the best further component that was found could still gain, in nats. Near zero, or below it by noise: more "
-        "components would not pay. It is a certificate only as far as the search is exact."
+        "What the best further component that was found could still gain, in nats. Near zero, or below it by noise: "
+        "more components would not pay. It is a certificate only as far as the search is exact."
     )
     return Explained("Duality gap", _text(found.gap), _MIND if low(found.gap) > LARGE_GAIN else _GOOD, meaning)
 
@@ -157,8 +160,8 @@ def _modes(found: Diagnosis) -> Explained:
 def _parameters(found: Diagnosis) -> Explained:
     wrong = wrong_parameters(found)
     meaning = (
-        "Parameters whose mean is off by more than a tenth of a standard deviation, or whose standard deviation is off by "
-        "more than a tenth, judged by importance weights."
+        "Parameters whose mean is off by more than a tenth of a standard deviation, or whose standard deviation is off "
+        "by more than a tenth, judged by importance weights."
     )
     if wrong:
         meaning = f"{meaning} The worst: {wrong[0].describe()}."
@@ -167,8 +170,8 @@ def _parameters(found: Diagnosis) -> Explained:
 
 def _draws(found: Diagnosis) -> Explained:
     meaning = (
-        "Draws where the log density is NaN (the model is broken there), and draws outside of the model's support. A few "
-        "of the latter are harmless."
+        "Draws where the log density is NaN (the model is broken there), and draws outside of the model's support. A "
+        "few of the latter are harmless."
     )
     value = f"{found.num_nan:,} NaN, {found.num_zero:,} outside, of {found.num_draws:,}"
     return Explained("Rejected draws", value, _MIND if found.rejected else _GOOD, meaning)

@@ -77,7 +77,7 @@ def _smooth_plane(points: np.ndarray, share: np.ndarray, grids: tuple[np.ndarray
         return np.zeros((len(grids[0]), len(grids[1])))
     steps = [grid[1] - grid[0] for grid in grids]
     edges = [np.append(grid - step / 2, grid[-1] + step / 2) for grid, step in zip(grids, steps, strict=True)]
-    counts = np.histogram2d(*points.T, edges, weights=share)[0] / (total * steps[0] * steps[1])
+    counts = np.histogramdd(points, edges, weights=share)[0] / (total * steps[0] * steps[1])
     share = share / total
     spread = np.sqrt(share @ (points - share @ points) ** 2)
     widths = spread * np.sum(share**2) ** (1 / 6)

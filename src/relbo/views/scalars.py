@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from relbo._compiled import compiled
 from relbo.choices import seed_number, whole_number
@@ -49,12 +50,13 @@ class Scalars:
 def scalars(posterior: Posterior, num_draws: int = 2000, seed: int = 0) -> Scalars:
     """Draw, constrain and attribute to components.
 
-    Of a posterior that was loaded without its model, and whose parameters only the model can compute, the draws in the
-    file are read; there may be fewer of them.
+    Of a posterior that was loaded without its model the draws in the file are read, if there are enough of them, or if
+    only the model can compute the parameters of others: then there may be fewer.
     """
     num_draws, seed = whole_number("num_draws", num_draws, 1), seed_number(seed)
     target = posterior.target
-    if isinstance(target, StoredTarget) and target.layout is None:
+    values: PyTree
+    if isinstance(target, StoredTarget) and (target.layout is None or _holds(target, num_draws)):
         most = num_draws if target.draws is None else min(num_draws, target.draws.num)
         drawn = target.choose_draws(most, seed)
         points, values = drawn.z, drawn.values
@@ -64,6 +66,10 @@ def scalars(posterior: Posterior, num_draws: int = 2000, seed: int = 0) -> Scala
     names, columns = named_columns(values, target.first_index)
     shares = shares_at(posterior, points)
     return Scalars(names, columns, points, shares, posterior.weights, *by_mode(posterior, shares))
+
+
+def _holds(target: StoredTarget, num_draws: int) -> bool:
+    return target.draws is not None and target.draws.num >= num_draws
 
 
 def shares_at(posterior: Posterior, points: np.ndarray) -> np.ndarray:
