@@ -1,8 +1,8 @@
 """The report as a file: complete, the same every time, small, and deaf to whatever the model is called."""
 
+import base64
 import html
 import json
-import os
 import re
 
 import numpy as np
@@ -12,6 +12,7 @@ import relbo
 from pages import EVIL, WORSE, evil_posterior, loaded_posterior
 from relbo.reporting import charts
 from relbo.reporting.encoding import figure, to_json, with_error
+from relbo.reporting.page import _check
 from relbo.reporting.words import explained, verdict
 from relbo.views.scalars import Scalars, scalars
 
@@ -64,11 +65,11 @@ def test_the_numbers_of_the_charts_are_those_of_the_posterior(text):
     drawn = scalars(loaded_posterior(), 2000)
     parameters = found["parameters"]
     num = parameters["numDraws"]
-    draws = np.frombuffer(relbo.reporting.page.base64.b64decode(parameters["draws"]), "<f4").reshape(3, num)
+    draws = np.frombuffer(base64.b64decode(parameters["draws"]), "<f4").reshape(3, num)
     np.testing.assert_allclose(draws, drawn.values[:num].T, rtol=1e-6)
     assert [round(part["weight"], 5) for part in found["components"]] == [0.7, 0.3]
     assert found["trace"]["gap"][0] is None and found["trace"]["accepted"] == [True, True, True, False]
-    total = np.frombuffer(relbo.reporting.page.base64.b64decode(parameters["total"]), "<f4").reshape(3, -1)
+    total = np.frombuffer(base64.b64decode(parameters["total"]), "<f4").reshape(3, -1)
     widths = np.array([(high - low) / (parameters["numPoints"] - 1) for low, high in parameters["ranges"]])
     np.testing.assert_allclose(total.sum(axis=1) * widths, 1.0, atol=0.01)  # all but what lies outside
 
@@ -100,14 +101,14 @@ def test_a_checkpoint_without_draws_has_a_page_too(tmp_path):
     assert "relbo.load(path, target=target)" in page
 
 
-def test_wrong_use_is_told(tmp_path):
+def test_wrong_use_is_told():
+    """By the check itself: under test, the annotations of `report` are checked before it."""
     with pytest.raises(ValueError, match="report needs a posterior, got str"):
-        relbo.report("fit.relbo", tmp_path / "x.html")
+        _check("fit.relbo", "x.html", None)
     with pytest.raises(ValueError, match="path must name the file to write"):
-        relbo.report(loaded_posterior(), 3)
+        _check(loaded_posterior(), 3, None)
     with pytest.raises(ValueError, match="title must be a string, got int"):
-        relbo.report(loaded_posterior(), tmp_path / "x.html", title=3)
-    assert os.listdir(tmp_path) == []
+        _check(loaded_posterior(), "x.html", 3)
 
 
 def test_json_cannot_end_its_element():

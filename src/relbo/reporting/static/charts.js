@@ -69,6 +69,7 @@ const relboCharts = (() => {
       if (this.chart) this.chart.destroy();
       this.what = what;
       this.index = -1;
+      this.full = null;
       const axis = (label, side) => ({
         label,
         stroke: paint.text,
@@ -97,12 +98,11 @@ const relboCharts = (() => {
             points: { show: false },
             y: what.crossed !== false,
           },
-          hooks: { setCursor: [(self) => this.hover(self)], draw: [(self) => this.ring(self)] },
+          hooks: { setCursor: [(self) => this.hover(self)], draw: [(self) => this.drawn(self)] },
         },
         what.data,
         this.plot,
       );
-      this.full = this.range();
       this.readout.textContent = what.words || "";
       this.entries(what.legend || [], paint);
     }
@@ -115,8 +115,8 @@ const relboCharts = (() => {
       if (this.chart.width !== this.width()) this.chart.setSize({ width: this.width(), height: HEIGHT });
     }
 
-    range() {
-      const { x, y } = this.chart.scales;
+    range(self = this.chart) {
+      const { x, y } = self.scales;
       return { x: [x.min, x.max], y: [y.min, y.max] };
     }
 
@@ -143,6 +143,12 @@ const relboCharts = (() => {
       this.readout.textContent = found.words;
       this.marked = found;
       this.chart.redraw(false, false);
+    }
+
+    /** uPlot knows its scales only when it has drawn for the first time: those are what "reset" goes back to. */
+    drawn(self) {
+      if (!this.full) this.full = this.range(self);
+      this.ring(self);
     }
 
     /** A ring around the point that the words are about. */
@@ -178,6 +184,7 @@ const relboCharts = (() => {
 
     /** Zoom around the point that was last pointed at, or the middle. */
     zoom(how) {
+      if (!this.full) return;
       const now = this.range();
       const next = {};
       for (const scale of ["x", "y"]) {
