@@ -18,8 +18,8 @@ from relbo.views.palette import COLOURS, DARK_COLOURS, MARKERS
 from relbo.views.scalars import _renamed, reference_columns, whitened
 
 matplotlib.use("agg")
-from matplotlib import pyplot  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
+from matplotlib import pyplot
+from matplotlib.axes import Axes
 
 SINGLE = {
     "elbo": lambda axes: plots.elbo(loaded_posterior(), axes),
@@ -191,6 +191,7 @@ def test_names_are_chosen_as_people_mean_them():
     assert choose_names(names, None, 2) == ["mu", "theta[0]"]
     assert choose_names(names, ["theta", "mu"], 1) == ["theta[0]", "theta[1]", "mu"]
     assert [_renamed(name, 1) for name in ("theta[0,1]", "mu", "a[b]")] == ["theta[1, 2]", "mu", "a[b]"]
+    assert short("a" * 40 + "[12]", 12) == "aaaaaaa…[12]"
     assert short("$x$" * 20) == r"\$x\$" * 9 + "…"
 
 

@@ -59,11 +59,14 @@ def legend_beside(axes: Axes, **options: Any) -> None:
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.01, 0.5), **options)
 
 
-def percent(share: float) -> str:
+def percent(share: float | np.floating) -> str:
     return "< 0.1%" if share < 0.001 else f"{share:.1%}"
 
 
 def short(name: str, most: int = 28) -> str:
-    """A name that fits under a picture. Dollar signs are shown as such, and not read as mathematics."""
-    name = name if len(name) <= most else f"{name[: most - 1]}…"
+    """A name that fits under a picture, its index kept. Dollar signs are shown as such, and not read as mathematics."""
+    if len(name) > most:
+        index = name[name.rfind("[") :] if name.endswith("]") else ""
+        index = index if len(index) <= most // 2 else ""
+        name = f"{name[: most - 1 - len(index)]}…{index}"
     return name.replace("$", r"\$")

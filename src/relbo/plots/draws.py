@@ -13,6 +13,8 @@ from relbo.views.scalars import Scalars, choose_names, reference_columns, scalar
 
 _COLUMNS = 4
 _MOST_PAIRS = 4
+_LABEL = 20
+"""So many letters fit along the side of one small picture."""
 
 
 def marginals(
@@ -135,9 +137,9 @@ def _outer_labels(axes: Axes, across: str, below: str, is_last: bool, is_first: 
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.tick_params(labelsize=8, labelbottom=is_last, labelleft=is_first)
     if is_last:
-        axes.set_xlabel(short(across))
+        axes.set_xlabel(short(across, _LABEL))
     if is_first:
-        axes.set_ylabel(short(below))
+        axes.set_ylabel(short(below, _LABEL))
 
 
 def _legend(grid: np.ndarray, drawn: Scalars) -> None:

@@ -65,7 +65,8 @@ def scalars(posterior: Posterior, num_draws: int = 2000, seed: int = 0) -> Scala
         values = posterior.constrain(jnp.asarray(points))
     names, columns = named_columns(values, target.first_index)
     shares = shares_at(posterior, points)
-    return Scalars(names, columns, points, shares, posterior.weights, *by_mode(posterior, shares))
+    weights = posterior.weights.astype(np.float64)
+    return Scalars(names, columns, points, shares, weights, *by_mode(posterior, shares))
 
 
 def _holds(target: StoredTarget, num_draws: int) -> bool:
