@@ -36,7 +36,7 @@ const relboCharts = (() => {
   /** As wide as the longest tick of the upright axis. */
   function room(self, values) {
     const longest = Math.max(0, ...(values || []).map((value) => String(value).length));
-    return Math.max(34, 20 + 7.5 * longest);
+    return Math.max(34, 26 + 7.5 * longest);
   }
 
   function withAlpha(colour, alpha) {
