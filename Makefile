@@ -2,10 +2,16 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint quality bench doors verdicts peers peers-quick reproduce clean
+.PHONY: browser demo test test-all lint quality bench doors verdicts peers peers-quick reproduce clean
 
 demo: $(STAMP)
 	$(VENV)/bin/python demo/run.py
+
+# For the tests of pages in a browser, where we may install one; they are skipped where there is none.
+browser:
+	@command -v chromium >/dev/null \
+		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium; } \
+		|| echo "There is no Chromium here: the tests of pages in a browser will be skipped."
 
 test: $(STAMP)
 	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup

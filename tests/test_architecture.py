@@ -18,8 +18,9 @@ ROOMS = [
     "_require", "_warn", "_compiled", "tables", "choices", "estimate", "linalg", "flows", "targets", "families",
     "budgets", "mixture", "whitening", "door", "memory", "objectives", "measuring", "ascent", "learning", "oracles",
     "precondition", "steps", "trace", "stopping", "boosting", "settings", "presets", "guide", "posterior", "prediction",
-    "diagnostics", "summaries", "storage", "arviz_export", "comparison", "progress", "interrupts", "cautions",
-    "running", "fitting", "calibration", "cli", "__main__",
+    "diagnostics", "summaries", "storage", "arviz_export", "comparison", "views", "progress", "interrupts", "cautions",
+    "running", "fitting", "calibration", "plots", "reporting", "cli",
+    "__main__",
 ]  # fmt: skip
 """From the ground up: a room imports only from itself and from rooms before it."""
 
@@ -57,7 +58,7 @@ def test_public_names():
         GradientOracle JointOracle LaplaceOracle LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds
         NaturalOracle Near NormCorrective Pairwise Posterior Preconditioner RELBO Record Stalled Starts State calibrate
         compare diagnose enable_compile_cache families fit from_callable from_log_density from_numpyro from_pymc
-        from_stan load make_booster objectives oracles paper predict preset resample save steps to_arviz
+        from_stan load make_booster objectives oracles paper plots predict preset report resample save steps to_arviz
     """
     assert sorted(relbo.__all__) == sorted(names.split())
     assert all(hasattr(relbo, name) for name in relbo.__all__)

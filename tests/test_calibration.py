@@ -14,8 +14,9 @@ from scipy import stats
 
 import relbo
 from helpers import FALSE_ALARM
-from relbo.calibration.plots import ecdf_band
 from relbo.calibration.ranks import check_ranks, holm, rank_of, uniforms
+from relbo.plots.ranks import ecdf_band
+from relbo.plots.ranks import ranks as plot_ranks
 
 X = np.linspace(0.0, 2.0, 8)
 Y = np.sin(3 * X)
@@ -358,7 +359,7 @@ def test_the_picture_shows_the_worst():
 
     matplotlib.use("agg")
     found = calibrate(regression, X, y=Y, fit=GaussianFit(scale=0.5), num_simulations=50)
-    figure = found.plot(2)
+    figure = plot_ranks(found, num_quantities=2)[0, 0].figure
     titles = [axes.get_title() for axes in figure.axes]
     assert len(figure.axes) == 4 and titles[0].startswith(found.worst[0].name)
     bars = figure.axes[0].patches[1:]  # after the band

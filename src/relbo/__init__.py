@@ -8,7 +8,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from relbo import families, objectives, oracles, steps
+    from relbo import families, objectives, oracles, plots, steps
     from relbo._compiled import enable_compile_cache
     from relbo.arviz_export import to_arviz
     from relbo.boosting import Booster, State
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from relbo.precondition import Preconditioner
     from relbo.prediction import predict
     from relbo.presets import preset
+    from relbo.reporting import report
     from relbo.settings import make_booster, paper
     from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, NormCorrective, Pairwise
     from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Near, Stalled
@@ -79,8 +80,10 @@ __all__ = [
     "objectives",
     "oracles",
     "paper",
+    "plots",
     "predict",
     "preset",
+    "report",
     "resample",
     "save",
     "steps",
@@ -102,6 +105,7 @@ _HOMES = {
     "precondition": "Preconditioner",
     "prediction": "predict",
     "presets": "preset",
+    "reporting": "report",
     "settings": "make_booster paper",
     "steps": "Adaptive Away Fixed FullyCorrective LineSearch NormCorrective Pairwise",
     "stopping": "GapBelow MaxComponents MaxEvaluations MaxIterations MaxSeconds Near Stalled",

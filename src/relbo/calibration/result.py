@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ _POWER_SCORE = 1.2816  # the normal quantile of 0.9
 class Calibration:
     """Ranks of true parameters among draws of their posteriors, and whether they are uniform, as they should be.
 
-    Printing it gives a short table; `plot()` draws the worst quantities.
+    Printing it gives a short table; `relbo.plots.ranks` draws the worst quantities.
     """
 
     names: list[str]
@@ -133,17 +132,6 @@ class Calibration:
         distance = float(-ndtri(self._level_each / 2)) + _POWER_SCORE
         num = len(self.ranks)
         return distance / math.sqrt(num), distance / math.sqrt(2 * num)
-
-    def plot(self, num_quantities: int = 4) -> Any:
-        """A matplotlib figure of the worst quantities.
-
-        Above the histogram of the ranks, with the band that a bar of uniform ranks leaves once in a hundred; below the
-        empirical distribution function minus the uniform one, with the band that uniform ranks leave anywhere once in
-        a hundred. A slope: the draws are too high or too low. A U, or an S below: too narrow; the reverse: too wide.
-        """
-        from relbo.calibration.plots import plot_ranks
-
-        return plot_ranks(self, num_quantities)
 
     def __str__(self) -> str:
         return "\n".join([*text_table([_HEADING, *self._rows()]), *self._lines(), self.verdict])

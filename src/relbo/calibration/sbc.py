@@ -69,7 +69,7 @@ def calibrate(
 
     >>> result = relbo.calibrate(model, X, y=y, fit={"max_components": 8})  # doctest: +SKIP
     >>> print(result)  # doctest: +SKIP
-    >>> result.plot().savefig("calibration.png")  # doctest: +SKIP
+    >>> relbo.plots.ranks(result)[0, 0].figure.savefig("calibration.png")  # doctest: +SKIP
     """
     _check_numbers(num_simulations, num_draws, level)
     begun = time.perf_counter()

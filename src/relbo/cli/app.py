@@ -73,7 +73,7 @@ def fit(
     ] = "fully_corrective",
     oracle: Annotated[str | None, typer.Option(help="How components are found: natural, gradient, ...")] = None,
     precondition: Annotated[
-        str, typer.Option(help="The coordinates: affine, auto, flow, dense, diagonal, none.")
+        str, typer.Option(help="Coordinates: affine, auto, flow, dense, diagonal, none.")
     ] = "affine",
     refine: Annotated[bool, typer.Option(help="Whether all components are refined together.")] = True,
     num_draws: Annotated[int, typer.Option("--num-draws", "-n", min=100, help="Draws for the verdict.")] = 10_000,

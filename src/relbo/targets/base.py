@@ -171,7 +171,7 @@ class AbstractLayoutTarget(AbstractTarget):
         return self.layout
 
     def supports(self) -> dict[str, str]:
-        return {leaf.name: "real" if leaf.support is None else leaf.support.label for leaf in self.layout.leaves}
+        return self.layout.supports()
 
 
 class AbstractWrapper(AbstractTarget):

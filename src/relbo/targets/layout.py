@@ -92,6 +92,10 @@ class Layout:
     def coordinate_names(self) -> list[str]:
         return [name for leaf in self.leaves for name in leaf.coordinate_names()]
 
+    def supports(self) -> dict[str, str]:
+        """Where every parameter lives, in a word or two."""
+        return {leaf.name: "real" if leaf.support is None else leaf.support.label for leaf in self.leaves}
+
     def match(self, tree: PyTree, what: str) -> list[Any]:
         """The leaves of `tree` in the layout's order, by name."""
         found = dict(named_leaves(tree)[0])

@@ -77,6 +77,9 @@ class StoredTarget(AbstractTarget):
     def coordinate_names(self) -> list[str]:
         return list(self.names)
 
+    def supports(self) -> dict[str, str]:
+        return {} if self.layout is None else self.layout.supports()
+
     def dims(self) -> dict[str, tuple[str, ...]]:
         return self.labels.dims
 

@@ -1,51 +1,46 @@
-"""Pictures of ranks: histograms, and differences of distribution functions with simultaneous bands."""
+"""Ranks of a calibration: histograms, and differences of distribution functions with simultaneous bands."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from relbo._require import require
+from relbo.calibration import Calibration
 from relbo.calibration.ranks import uniforms
-
-if TYPE_CHECKING:
-    from relbo.calibration.result import Calibration
+from relbo.plots.canvas import QUIET, Axes, many_axes, short
+from relbo.views.palette import FIT
 
 BAND = 0.99
+_GROUND = "0.87"
 _NUM_POINTS = 100
 _NUM_SAMPLES = 2000
 
 
-def plot_ranks(calibration: "Calibration", num_quantities: int) -> Any:
-    """One column for each of the worst quantities: the histogram above, the distribution function below."""
-    pyplot = require("matplotlib.pyplot", extra="plots")
+def ranks(calibration: Calibration, axes: Any = None, *, num_quantities: int = 4) -> np.ndarray:
+    """The worst quantities of a calibration, one column each: an array (2, n) of Axes.
+
+    Above the histogram of the ranks, with the band that a bar of uniform ranks leaves once in a hundred; below the
+    empirical distribution function minus the uniform one, with the band that uniform ranks leave anywhere once in
+    a hundred. A slope: the draws are too high or too low. A U, or an S below: too narrow; the reverse: too wide.
+    """
     worst = calibration.worst[:num_quantities]
     levels = uniforms(calibration.ranks, calibration.num_draws, calibration.seed)
-    figure, axes = pyplot.subplots(
-        2,
-        len(worst),
-        figsize=(2.9 * len(worst) + 0.6, 5.0),
-        squeeze=False,
-        sharex=True,
-        sharey="row",
-        layout="constrained",
-    )
+    grid = many_axes(axes, 2, len(worst), 2.9, 2.4, sharex=True, sharey="row")
     points, low, high = ecdf_band(len(levels))
     for column, test in enumerate(worst):
         own = levels[:, calibration.names.index(test.name)]
-        top, bottom = axes[:, column]
-        top.set_title(f"{test.name}\np = {calibration.p_values[test.name]:.2g}", fontsize=10)
+        top, bottom = grid[:, column]
+        top.set_title(f"{short(test.name, 24)}\np = {calibration.p_values[test.name]:.2g}", fontsize=10)
         _histogram(top, own)
-        bottom.fill_between(points, low, high, color="0.87", lw=0)
-        bottom.axhline(0, color="0.5", lw=0.8)
-        bottom.plot(points, np.searchsorted(np.sort(own), points, side="right") / len(own) - points, color="C0")
+        bottom.fill_between(points, low, high, color=_GROUND, lw=0)
+        bottom.axhline(0, color=QUIET, lw=0.8)
+        bottom.plot(points, np.searchsorted(np.sort(own), points, side="right") / len(own) - points, color=FIT)
         bottom.set_xlabel("rank / number of draws")
-    axes[0, 0].set_ylabel("fits")
-    axes[1, 0].set_ylabel("ECDF - uniform")
-    figure.suptitle(f"{len(levels)} fits: {'calibrated' if calibration.passed else 'not calibrated'}", fontsize=11)
-    return figure
+    grid[0, 0].set_ylabel("fits")
+    grid[1, 0].set_ylabel("ECDF − uniform")
+    return grid
 
 
-def _histogram(axes: Any, levels: np.ndarray) -> None:
+def _histogram(axes: Axes, levels: np.ndarray) -> None:
     """Bars, and the band that each bar of uniform ranks stays in with probability 0.99."""
     from scipy.special import bdtr
 
@@ -53,9 +48,10 @@ def _histogram(axes: Any, levels: np.ndarray) -> None:
     counts, edges = np.histogram(levels, num_bins, (0, 1))
     cumulative = bdtr(np.arange(len(levels) + 1.0), len(levels), 1 / num_bins)
     low, high = np.searchsorted(cumulative, [(1 - BAND) / 2, (1 + BAND) / 2])
-    axes.axhspan(low, high, color="0.87", lw=0)
-    axes.axhline(len(levels) / num_bins, color="0.5", lw=0.8)
-    axes.bar(edges[:-1], counts, np.diff(edges), align="edge", color="C0", alpha=0.75, edgecolor="white")
+    axes.axhspan(low, high, color=_GROUND, lw=0)
+    axes.axhline(len(levels) / num_bins, color=QUIET, lw=0.8)
+    axes.bar(edges[:-1], counts, np.diff(edges), align="edge", color=FIT, alpha=0.75, edgecolor="white")
+    axes.grid(visible=False)
 
 
 def ecdf_band(num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
