@@ -1,0 +1,110 @@
+"""README and documentation do what they say: every block of code runs, and nothing public is left out."""
+
+import ast
+import functools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import matplotlib
+import pytest
+
+import relbo
+from document_blocks import ROOT, Block, blocks_of, indented_of, pages
+
+MOST_COMPONENTS = 3
+MOST_SIMULATIONS = 10
+"""That a block runs is tested here, with fits stopped early; its answers are shown by `make docs`, which lets them end."""
+SHELL_SECONDS = 600
+
+
+@pytest.fixture
+def cheap(monkeypatch, tmp_path):
+    """An empty folder, no windows, and fits that end after a few components."""
+    fit, calibrate = relbo.fit, relbo.calibrate
+
+    @functools.wraps(fit)
+    def fit_few(*args, max_components=32, start=None, **settings):
+        most = MOST_COMPONENTS if start is None else start.num_components + 1
+        return fit(*args, max_components=min(max_components, most), start=start, **settings)
+
+    @functools.wraps(calibrate)
+    def calibrate_few(*args, num_simulations=100, **settings):
+        few = {"num_simulations": min(num_simulations, MOST_SIMULATIONS), "num_processes": 1}
+        return calibrate(*args, **settings | few)
+
+    monkeypatch.setattr(relbo, "fit", fit_few)
+    monkeypatch.setattr(relbo, "calibrate", calibrate_few)
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if blocks_of((ROOT / page).read_text())])
+def test_every_block_runs(page, cheap):
+    namespace = {"__name__": "__main__"}
+    for block in blocks_of((ROOT / page).read_text()):
+        if block.not_run is None:
+            run(block, namespace, page, cheap)
+
+
+def run(block: Block, namespace: dict, page: str, folder: pathlib.Path) -> None:
+    if block.language == "sh":
+        subprocess.run(["bash", "-ec", block.code], cwd=folder, env=_environment(), timeout=SHELL_SECONDS, check=True)
+        return
+    x64 = jax.config.jax_enable_x64
+    try:
+        exec(compile("\n" * block.line + block.code, str(ROOT / page), "exec"), namespace)
+    finally:
+        jax.config.update("jax_enable_x64", x64)
+        matplotlib.pyplot.close("all") if "matplotlib.pyplot" in sys.modules else None
+
+
+def _environment() -> dict[str, str]:
+    """With the commands that are installed beside Python."""
+    return os.environ | {"PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])}
+
+
+@pytest.mark.parametrize("page", pages())
+def test_code_can_be_told_from_output(page):
+    """Code that is not marked as code would never be run, and a reason is a reason."""
+    text = (ROOT / page).read_text()
+    for content in indented_of(text):
+        assert not re.search(r"^\s*(import \w|from \w+ import|\w+ = relbo\.|relbo\.\w+\()", content, re.MULTILINE), content
+    for block in blocks_of(text):
+        assert block.not_run is None or len(block.not_run) > 10, f"{page}: why is the block not run?"
+        if block.language == "python":
+            ast.parse(block.code, filename=page)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in pages():
+        path = ROOT / page
+        for target in re.findall(r"\]\((?!https?:|#|/)([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_every_public_name_is_in_the_reference():
+    text = (ROOT / "docs" / "api.md").read_text()
+    missing = [name for name in relbo.__all__ if not re.search(rf"\brelbo\.{name}\b", text)]
+    assert not missing
+
+
+def test_every_public_name_is_documented():
+    for name in relbo.__all__:
+        thing = getattr(relbo, name)
+        assert (thing.__doc__ or "").strip(), name
+
+
+def test_every_page_is_in_a_table_of_contents():
+    docs = ROOT / "docs"
+    listed = set()
+    for page in pages():
+        for toctree in re.findall(r"^```\{toctree\}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL):
+            listed |= {line.strip() for line in toctree.splitlines() if line.strip() and not line.startswith(":")}
+    written = {path.relative_to(docs).with_suffix("").as_posix() for path in map(ROOT.joinpath, pages()) if docs in path.parents}
+    assert written - {"index"} <= listed
+    assert listed <= written | {"_generated/peers"}
