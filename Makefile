@@ -55,6 +55,7 @@ verdicts: $(STAMP)
 peers: $(VENV)/.peers
 	$(VENV)/bin/python benchmarks/peers.py
 	$(VENV)/bin/python benchmarks/peers_page.py
+	$(VENV)/bin/python benchmarks/peers_readme.py
 
 peers-quick: $(VENV)/.peers
 	$(VENV)/bin/python benchmarks/peers.py --quick

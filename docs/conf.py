@@ -32,7 +32,7 @@ myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 html_math_renderer = "mathml"
 
-# Code that is run. Kernels inherit the environment: programs are compiled once for all pages, and kept for the next build.
+# Code that is run. Kernels inherit the environment: programs are compiled once for all pages, and for later builds.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "jupyter_cache")
 nb_execution_timeout = 900

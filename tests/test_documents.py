@@ -17,7 +17,7 @@ from document_blocks import ROOT, Block, blocks_of, indented_of, pages
 
 MOST_COMPONENTS = 3
 MOST_SIMULATIONS = 10
-"""That a block runs is tested here, with fits stopped early; its answers are shown by `make docs`, which lets them end."""
+"""That a block runs is tested here, with fits stopped early; `make docs` lets them end, and shows the answers."""
 SHELL_SECONDS = 600
 
 
@@ -73,7 +73,9 @@ def test_code_can_be_told_from_output(page):
     """Code that is not marked as code would never be run, and a reason is a reason."""
     text = (ROOT / page).read_text()
     for content in indented_of(text):
-        assert not re.search(r"^\s*(import \w|from \w+ import|\w+ = relbo\.|relbo\.\w+\()", content, re.MULTILINE), content
+        assert not re.search(r"^\s*(import \w|from \w+ import|\w+ = relbo\.|relbo\.\w+\()", content, re.MULTILINE), (
+            content
+        )
     for block in blocks_of(text):
         assert block.not_run is None or len(block.not_run) > 10, f"{page}: why is the block not run?"
         if block.language == "python":
@@ -105,6 +107,10 @@ def test_every_page_is_in_a_table_of_contents():
     for page in pages():
         for toctree in re.findall(r"^```\{toctree\}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL):
             listed |= {line.strip() for line in toctree.splitlines() if line.strip() and not line.startswith(":")}
-    written = {path.relative_to(docs).with_suffix("").as_posix() for path in map(ROOT.joinpath, pages()) if docs in path.parents}
+    written = {
+        path.relative_to(docs).with_suffix("").as_posix()
+        for path in map(ROOT.joinpath, pages())
+        if docs in path.parents
+    }
     assert written - {"index"} <= listed
     assert listed <= written | {"_generated/peers"}

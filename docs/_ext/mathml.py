@@ -1,8 +1,17 @@
 """Formulas as MathML, which every browser draws by itself: no script, and nothing fetched from another host."""
 
+import re
+
 from docutils import nodes
+from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.util import logging
+
+_logger = logging.getLogger(__name__)
+_SIZES = re.compile(r"\\[bB]igg?[lr]?(?![a-zA-Z])")  # brackets of MathML stretch by themselves
+_DOTS = re.compile(r"\\dots(?![a-zA-Z])")
+_BARE_FRACTION = re.compile(r"(\\[td]?frac)(\d)(\d)")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -11,17 +20,21 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def _inline(writer, node: nodes.math) -> None:
-    writer.body.append(tex2mathml(node.astext()))
+    writer.body.append(_formula(node, as_block=False))
     raise nodes.SkipNode
 
 
 def _block(writer, node: nodes.math_block) -> None:
-    formula = tex2mathml(_aligned(node.astext()), as_block=True)
+    formula = _formula(node, as_block=True)
     writer.body.append(f'<div class="math" tabindex="0" role="group" aria-label="formula">{formula}</div>\n')
     raise nodes.SkipNode
 
 
-def _aligned(formula: str) -> str:
-    """Several lines are aligned at their `&`, without having to say so."""
-    is_bare = "\\\\" in formula and "\\begin" not in formula
-    return f"\\begin{{aligned}}{formula}\\end{{aligned}}" if is_bare else formula
+def _formula(node: nodes.Element, as_block: bool) -> str:
+    """MathML; what docutils does not know is a warning, and so an error of the build."""
+    tex = _BARE_FRACTION.sub(r"\1{\2}{\3}", _DOTS.sub(r"\\ldots", _SIZES.sub("", node.astext())))
+    try:
+        return tex2mathml(tex, as_block=as_block)
+    except MathError as error:
+        _logger.warning("cannot draw the formula %r: %s", node.astext(), error, location=node)
+        return ""
