@@ -5,8 +5,14 @@ import re
 from sphinx.application import Sphinx
 
 _BLOCK = re.compile(r"^(?P<indent>[ \t]*)\$\$(?P<tex>.+?)\$\$[ \t]*$", re.MULTILINE | re.DOTALL)
-_SPAN = re.compile(r"(?P<literal>``.+?``)|:\w+:`.+?`|`(?P<code>[^`\n]+(?:\n[^`\n]+)?)`|(?<!\$)\$(?P<tex>[^$]+)\$(?!\$)")
-_LABEL = re.compile(r"^(?P<indent>\s*)Example:$", re.MULTILINE)
+_SPAN = re.compile(
+    r"""``.+?``|:\w+:`.+?`|(?P<doctest>^\s*(?:>>>|\.\.\.\ ).*$)  # as they are
+    |`(?P<code>[^`\n]+(?:\n[^`\n]+)?)`
+    |(?<!\$)\$(?P<tex>[^$]+)\$(?!\$)
+    |(?P<bar>\|)""",
+    re.VERBOSE | re.MULTILINE,
+)
+_ITEM = re.compile(r"(?<=\S)\n(?=[ \t]*- )")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -19,15 +25,14 @@ def _translate(app, what, name, obj, options, lines: list[str]) -> None:
 
 
 def to_rst(text: str) -> str:
-    """Code spans, formulas and doctest labels of Markdown in reStructuredText; everything else is the same in both."""
-    text = _BLOCK.sub(_as_block, text)
-    text = _SPAN.sub(_as_span, text)
-    return _LABEL.sub(r"\g<indent>Example::", text) if ">>>" not in text else text
+    """Code spans, formulas, bars and lists of Markdown in reStructuredText; everything else is the same in both."""
+    return _SPAN.sub(_as_span, _BLOCK.sub(_as_block, _ITEM.sub("\n\n", text)))
 
 
 def _as_block(match: re.Match) -> str:
     indent, tex = match["indent"], " ".join(match["tex"].split())
-    return f"{indent}.. math:: {tex}\n"
+    tex = re.sub(r"\\?\|", lambda bar: r"\Vert " if len(bar[0]) > 1 else r"\vert ", tex)  # bars in text are escaped
+    return f"{indent}.. math::\n\n{indent}    {tex}\n"
 
 
 def _as_span(match: re.Match) -> str:
@@ -35,4 +40,4 @@ def _as_span(match: re.Match) -> str:
         return f"``{' '.join(match['code'].split())}``"
     if match["tex"] is not None:
         return f":math:`{' '.join(match['tex'].split())}`"
-    return match[0]
+    return r"\|" if match["bar"] else match[0]
