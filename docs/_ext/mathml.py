@@ -11,6 +11,7 @@ from sphinx.util import logging
 _logger = logging.getLogger(__name__)
 _SIZES = re.compile(r"\\[bB]igg?[lr]?(?![a-zA-Z])")  # brackets of MathML stretch by themselves
 _DOTS = re.compile(r"\\dots(?![a-zA-Z])")
+_NAMES = re.compile(r"\\(log|exp|det)\s+(?=[a-zA-Z\\])")  # "log p", not "logp"
 _BARE_FRACTION = re.compile(r"(\\[td]?frac)(\d)(\d)")
 
 
@@ -32,7 +33,8 @@ def _block(writer, node: nodes.math_block) -> None:
 
 def _formula(node: nodes.Element, as_block: bool) -> str:
     """MathML; what docutils does not know is a warning, and so an error of the build."""
-    tex = _BARE_FRACTION.sub(r"\1{\2}{\3}", _DOTS.sub(r"\\ldots", _SIZES.sub("", node.astext())))
+    tex = _DOTS.sub(r"\\ldots", _SIZES.sub("", node.astext()))
+    tex = _NAMES.sub(r"\\\1\\, ", _BARE_FRACTION.sub(r"\1{\2}{\3}", tex))
     try:
         return tex2mathml(tex, as_block=as_block)
     except MathError as error:
