@@ -35,7 +35,7 @@ html_math_renderer = "mathml"
 # Code that is run. Kernels inherit the environment: programs are compiled once for all pages, and for later builds.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "jupyter_cache")
-nb_execution_timeout = 900
+nb_execution_timeout = 1800
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 nb_execution_in_temp = True

@@ -60,7 +60,8 @@ def run(block: Block, namespace: dict, page: str, folder: pathlib.Path) -> None:
         exec(compile("\n" * block.line + block.code, str(ROOT / page), "exec"), namespace)
     finally:
         jax.config.update("jax_enable_x64", x64)
-        matplotlib.pyplot.close("all") if "matplotlib.pyplot" in sys.modules else None
+        if "matplotlib.pyplot" in sys.modules:
+            sys.modules["matplotlib.pyplot"].close("all")
 
 
 def _environment() -> dict[str, str]:
@@ -87,6 +88,10 @@ def test_links_between_pages_lead_somewhere():
         path = ROOT / page
         for target in re.findall(r"\]\((?!https?:|#|/)([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
             assert (path.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_the_picture_is_small():
+    assert 10_000 < (ROOT / "docs" / "_static" / "two_masts.png").stat().st_size < 150_000
 
 
 def test_every_public_name_is_in_the_reference():
