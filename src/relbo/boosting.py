@@ -114,7 +114,7 @@ class Booster(eqx.Module):
             new, refine_nan = refinement.refine(refine_key, door, new, self.estimator)
             num_nan += refine_nan
         seen = measure(measure_key, door, old, new, proposals.best, self.num_measure, self.min_improvement)
-        accepted = self._is_gain(seen.improvement)
+        accepted = self._is_gain(seen.improvement, state.elbo)
         after = State(
             state.target,
             with_weights(new, weights_of(new)) if accepted else old,
@@ -152,10 +152,12 @@ class Booster(eqx.Module):
             after, Tried("polish", 0.0, num_nan, seen.improvement), accepted, seen.elbo, door, begun
         )
 
-    def _is_gain(self, improvement: Estimate) -> bool:
-        """Whether what was tried is better by enough, and by more than a standard error (unless all are kept)."""
-        least = max(self.min_improvement, improvement.std_err) if self.min_improvement > -math.inf else -math.inf
-        return bool(improvement.value > least)
+    def _is_gain(self, improvement: Estimate, elbo: Estimate) -> bool:
+        """Whether what was tried is better by enough, and by more than noise and rounding (unless all are kept)."""
+        if self.min_improvement == -math.inf:
+            return not math.isnan(improvement.value)
+        rounding = float(np.finfo(self.target.dtype).eps) * abs(elbo.value)
+        return bool(improvement.value > max(self.min_improvement, improvement.std_err, rounding))
 
     def gap(self, key: Key[Array, ""], door: Door, mixture: Mixture, params: PyTree) -> Estimate:
         """The duality gap of a mixture at the component `params`, on fresh draws."""

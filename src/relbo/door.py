@@ -27,10 +27,10 @@ from relbo.whitening import Whitened
 
 _BLOCK = 128
 """Points at once where data are few: more would hardly be faster, and few points are padded to so many."""
-_COORDINATES = 2**15
+_COORDINATES = 2**13
 """And the coordinates times the points: in many dimensions few points are asked for, and padding them would be dear."""
 _BATCHES = 2**20  # keys from this number on draw minibatches
-_IN_CACHE = 2**20
+_IN_CACHE = 2**18
 """Numbers that the rows of data times the points of a block may have, so that temporaries stay in the cache."""
 
 

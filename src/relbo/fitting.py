@@ -38,6 +38,8 @@ MAX_NAN_FRACTION = 0.1
 """A fit stops, with what it has, when a larger share of the draws has a NaN log density."""
 _COARSE = 0.01
 """Nats; a last digit that is worth more is warned of."""
+_FAR = 0.2
+"""Nats by which log p - log q spreads where a mixture is still far from its target: 0.02 nats of divergence."""
 _POLISH_KEY = 2**31 - 1  # no iteration has these numbers
 _MODES_KEY = 2**31 - 2
 
@@ -109,6 +111,7 @@ class _Run:
     def __init__(self, booster: Booster, rules: list[AbstractStop], seed: int, best_by, file: Checkpoint | None):
         self.booster, self.rules, self.seed, self.best_by, self.file = booster, rules, seed, best_by, file
         self.most = min(rule.num for rule in rules if isinstance(rule, MaxComponents))
+        self.budgets = [rule for rule in rules if type(rule).exceeded is not AbstractStop.exceeded]
         self.key = jax.random.key(seed)
         self.state: State | None = None
         self.records: list[Record] = []
@@ -118,7 +121,7 @@ class _Run:
         """So many records were made before this call."""
         self.reason = "it was interrupted"
         self.watched, self.begun, self.num_now = -1, 0.0, 0
-        """Of the iteration that is going on: how many went before, when it began, its evaluations."""
+        """Of the iteration that is going on: how many went before, when it began, its evaluations and those before."""
         self.is_continued = False
         """Whether it goes on from a posterior that was finished before."""
         self.final: State | None = None
@@ -159,12 +162,12 @@ class _Run:
     def watch(self, num: int) -> None:
         """Called before every evaluation, with how many points it has: budgets hold within an iteration, too."""
         if self.watched != len(self.records):
-            self.watched, self.begun, self.num_now = len(self.records), time.perf_counter(), 0
+            before = self.records[self.num_old :]
+            self.watched, self.num_now = len(self.records), sum(record.evaluations for record in before)
+            self.begun = time.perf_counter() - sum(record.seconds for record in before)
         self.num_now += num
-        seconds = sum(record.seconds for record in self.records[self.num_old :]) + time.perf_counter() - self.begun
-        evaluations = sum(record.evaluations for record in self.records[self.num_old :]) + self.num_now - 1
-        for rule in self.rules:
-            if (reason := rule.exceeded(seconds, evaluations)) is not None:
+        for rule in self.budgets:
+            if (reason := rule.exceeded(time.perf_counter() - self.begun, self.num_now - 1)) is not None:
                 raise BudgetSpent(reason)
 
     def end_spent(self, reason: str) -> None:
@@ -404,7 +407,7 @@ def _check_objects(start: Any, best_by: Any, checkpoint: Any) -> None:
 def _checked_rules(stop, booster: Booster) -> list[AbstractStop]:
     if stop is None:
         several = booster.step_rule.at_once > 1  # components an iteration: fewer iterations in vain say as much
-        return [Near(), GapBelow(), Stalled(3 if several else 5, budget(booster.target.dim).min_gain)]
+        return [Near(), GapBelow(), Stalled(2 if several else 5, budget(booster.target.dim).min_gain, _FAR)]
     rules = list(stop) if isinstance(stop, list | tuple) else [stop]
     for rule in rules:
         if not isinstance(rule, AbstractStop):

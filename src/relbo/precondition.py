@@ -129,11 +129,14 @@ def _curved(key, door: Door, num: int, dense: bool) -> tuple[np.ndarray, np.ndar
     ends of the others; in many dimensions the highest ends, with no curvature.
     """
     afford = budget(door.dim)
-    num_walks = max(1, afford.num_walks // 2)  # as many as the search for modes has of either kind: the same program
+    num_walks = max(1, afford.num_walks // 2)
     initial = np.asarray(door.target.target.initial, np.float64)[:num_walks] - np.asarray(door.target.params.loc)
     around = scattered(key, np.zeros((num_walks - len(initial), door.dim)), np.full(1, -1.0), np.float64)
     points = np.concatenate([initial, around]).astype(door.dtype)
-    paths = lbfgs_paths(lambda at: door(at, "walks", batch=(key, 0)), points, _WALK_STEPS, _KEPT).astype(np.float64)
+    # Some do not walk, so that there are as many as in the search for modes: the same program.
+    points = np.concatenate([points, np.repeat(points[:1], afford.num_walks - num_walks, axis=0)])
+    paths = lbfgs_paths(lambda at: door(at, "walks", num_walks, (key, 0)), points, _WALK_STEPS, _KEPT)[:num_walks]
+    paths = paths.astype(np.float64)
     heights = door.numbers(paths[:, -1], "walks")[0]
     ranked = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")
     if not dense:

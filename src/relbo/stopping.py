@@ -25,7 +25,8 @@ class GapBelow(AbstractStop):
     """The duality-gap estimate, value + 2 standard errors on fresh draws, below `tol` nats `times` times in a row.
 
     What an iteration improved is a lower bound of the gap before it, whatever the oracle found: it must be below `tol`
-    too, so that a weak proposal cannot end a fit that still makes progress.
+    too, so that a weak proposal cannot end a fit that still makes progress. Nor can one so weak that the estimate is
+    clearly negative, which the gap itself never is.
     """
 
     tol: float = 0.002
@@ -40,28 +41,31 @@ class GapBelow(AbstractStop):
     def _below(self, record: Record) -> bool:
         if record.gap is None or record.improvement is None:
             return False
-        upper = record.gap.value + 2 * record.gap.std_err
-        return bool(upper < self.tol and record.improvement.value < self.tol)
+        noise = 2 * record.gap.std_err
+        return bool(abs(record.gap.value) + noise < self.tol and record.improvement.value < self.tol)
 
 
 class Stalled(AbstractStop):
     """The last `patience` iterations together did not improve the ELBO.
 
     A paired test on common draws: their total improvement is within two standard errors of zero, or below
-    `min_improvement` nats an iteration.
+    `min_improvement` nats an iteration. Where log p - log q still spreads by more than `far` nats, there is something
+    left to find, and one more iteration is tried.
     """
 
     patience: int = 5
     min_improvement: float = FEW.min_gain
+    far: float = math.inf
 
     def reason(self, records):
-        last = [record for record in records[-self.patience :] if record.improvement is not None]
-        if len(last) < self.patience:
+        patience = self.patience + bool(records[-1].spread > self.far)
+        last = [record for record in records[-patience:] if record.improvement is not None]
+        if len(last) < patience:
             return None
         total = sum(record.improvement.value for record in last if record.accepted)
         error = math.sqrt(sum(record.improvement.std_err**2 for record in last if record.accepted))
-        if total <= max(2 * error, self.patience * self.min_improvement):
-            return f"the last {self.patience} iterations did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
+        if total <= max(2 * error, patience * self.min_improvement):
+            return f"the last {patience} iterations did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
         return None
 
 

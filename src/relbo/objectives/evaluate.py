@@ -9,11 +9,17 @@ such draws samples: with $c = q(p > 0)$, $\mathrm{ELBO} = E_q[1_{p>0} (\log p - 
 NaN log density is skipped and counted; it is never read as zero density.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from relbo.estimate import Estimate
+
+_NEAR = 1.0
+"""The standard deviation of log p - log q, in nats, up to which importance ratios have a variance to rely on."""
+_AGREE = 2.0
+"""Standard errors within which two estimates of log Z agree."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,9 @@ class Influence:
     """The standard deviation of the ratio under the mixture. Half its square is the divergence, where that is small."""
     num_used: int
     """Draws of components: those of empty slots do not count."""
+    log_z: float
+    """The logarithm of the mean of p / q: log Z as far as q covers p, and its part under q otherwise."""
+    log_z_per_draw: np.ndarray
 
     def std_err(self) -> float:
         return _stratified_std_err(self.per_draw, self.valid)
@@ -74,17 +83,45 @@ def duality_gap(inside: Influence, component_ratios: np.ndarray) -> Evaluation:
 
 
 def improvement(before: Influence, after: Influence) -> Estimate:
-    """ELBO(after) - ELBO(before), the first draws of slot k of both made with common random numbers."""
+    r"""ELBO(after) - ELBO(before), the first draws of slot k of both made with common random numbers.
+
+    Where both mixtures are near the target, ELBO - log Z, each by the mixture's own importance ratios, varies far less
+    than the ELBO: like half the square of the ratios, not like the ratios. log Z is the same for both, so the
+    difference of these estimates the same improvement, unless one of them covers more of the target: so only where
+    their two log Z agree.
+    """
+    plain = Estimate(after.value - before.value, _paired_std_err(before, after, _elbo_draws), after.num_used)
+    shift, shift_std_err = after.log_z - before.log_z, _paired_std_err(before, after, _log_z_draws)
+    if not (max(before.spread, after.spread) < _NEAR and abs(shift) <= _AGREE * shift_std_err):
+        return plain
+    close = Estimate(plain.value - shift, _paired_std_err(before, after, _divergence_draws), after.num_used)
+    return close if close.std_err < plain.std_err else plain
+
+
+def _elbo_draws(of: Influence) -> np.ndarray:
+    return of.per_draw
+
+
+def _log_z_draws(of: Influence) -> np.ndarray:
+    return of.log_z_per_draw
+
+
+def _divergence_draws(of: Influence) -> np.ndarray:
+    return of.log_z_per_draw - of.per_draw
+
+
+def _paired_std_err(before: Influence, after: Influence, draws_of: Callable[[Influence], np.ndarray]) -> float:
+    """Of the difference of two weighted stratum means, whose first draws share their noise."""
     num_both = min(before.valid.shape[1], after.valid.shape[1])
-    one, other = before.per_draw[:, :num_both], after.per_draw[:, :num_both]
+    one, other = (draws_of(each)[:, :num_both] for each in (before, after))
     valid = before.valid[:, :num_both] * after.valid[:, :num_both]
     count = np.maximum(valid.sum(1), 2)
     centered = [valid * (part - (valid * part).sum(1, keepdims=True) / count[:, None]) for part in (one, other)]
     covariance = np.sum(centered[0] * centered[1], axis=1) / (count - 1)
     shared = np.sum(covariance * num_both) / (before.valid.shape[1] * after.valid.shape[1])
-    variance = before.std_err() ** 2 + after.std_err() ** 2 - 2 * shared
-    std_err = float(np.sqrt(max(variance, 0.0))) if not np.isnan(variance) else float("nan")
-    return Estimate(after.value - before.value, std_err, after.num_used)
+    apart = sum(_stratified_std_err(draws_of(each), each.valid) ** 2 for each in (before, after))
+    variance = apart - 2 * shared
+    return float(np.sqrt(max(variance, 0.0))) if not np.isnan(variance) else float("nan")
 
 
 def influence(ratios: np.ndarray, weights: np.ndarray, in_pairs: bool = False) -> Influence:
@@ -106,13 +143,19 @@ def influence(ratios: np.ndarray, weights: np.ndarray, in_pairs: bool = False) -
         lost = bool(np.any(used[:, 0] & (valid.sum(1) == 0)))
         value = np.nan if lost else float(mean + np.log(mass))
         spread = float(np.sqrt(np.sum(np.where(inside, share * (finite - mean) ** 2, 0.0)) / mass))
+        top = float(np.max(ratios, where=inside, initial=-np.inf))
+        relative = np.where(inside, np.exp(np.minimum(finite - top, 0.0)), 0.0)
+        total_ratio = np.sum(np.where(inside, share * relative, 0.0))
+        log_z, log_z_per_draw = top + float(np.log(total_ratio)), weights[:, None] * relative / total_ratio
     num_zero = int(np.sum(used & ~inside & ~broken))
     mean = np.nan if lost else float(mean)
     num_used, num_broken = int(used.sum()) * ratios.shape[1], int(broken.sum())
     if in_pairs:
-        per_draw, mean_per_draw = (part.reshape(len(part), -1, 2).mean(2) for part in (per_draw, mean_per_draw))
+        parts = (per_draw, mean_per_draw, log_z_per_draw)
+        per_draw, mean_per_draw, log_z_per_draw = (part.reshape(len(part), -1, 2).mean(2) for part in parts)
         valid = valid.reshape(len(valid), -1, 2).prod(2)
-    return Influence(value, mean, per_draw, mean_per_draw, valid, num_broken, num_zero, spread, num_used)
+    sizes = (num_broken, num_zero, spread, num_used)
+    return Influence(value, mean, per_draw, mean_per_draw, valid, *sizes, log_z, log_z_per_draw)
 
 
 def _stratified_std_err(per_draw: np.ndarray, valid: np.ndarray) -> float:

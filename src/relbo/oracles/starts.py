@@ -25,7 +25,7 @@ from relbo._compiled import compiled
 from relbo.ascent import lbfgs_paths
 from relbo.ascent.curvature import laplace_factors
 from relbo.budgets import FEW
-from relbo.door import Door
+from relbo.door import Door, Seen
 from relbo.families import DENSE_LIMIT, AbstractFamily
 from relbo.mixture import Mixture, draw_each, locations_of, log_densities, log_mixture, stack
 from relbo.oracles.cloud import Cloud, log_densities_of
@@ -107,11 +107,33 @@ def _scattered_starts(key, door: Door, own: np.ndarray) -> np.ndarray:
 
 
 def _walked(door: Door, points: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """The ends of walks from `points`, in whitened coordinates; those of `own` are walked in the model's."""
-    ends = np.array(points)
-    ends[own] = np.asarray(_whitened(door.target, _walked_in_own(door, points[own]) + _example(door.target)))
-    ends[~own] = lbfgs_paths(lambda at: door(at, "walks"), points[~own], _WALK_STEPS, 1)[:, -1]
-    return ends
+    """The ends of walks from `points`, in whitened coordinates.
+
+    Those of `own` walk in the model's, around its example: a far mode need not look round in the coordinates of
+    another. All of them ask the door together.
+    """
+    target, example = door.target, _example(door.target)
+
+    def evaluate(at):
+        seen = door(_asked(target.family, target.params, example, own, at), "walks")
+        return Seen(seen.values, _answered(target.family, target.params, own, seen.slopes))
+
+    ends = lbfgs_paths(evaluate, points, _WALK_STEPS, 1)[:, -1]
+    return np.asarray(_asked(target.family, target.params, example, own, ends))
+
+
+@compiled
+def _asked(family, params, example, own, points):
+    """Points in whitened coordinates: of `own` they are offsets from the example."""
+    whitened = jax.vmap(lambda offset: family.scale.solve(params.scale, example + offset - params.loc))(points)
+    return jnp.where(own[:, None], whitened, points)
+
+
+@compiled
+def _answered(family, params, own, slopes):
+    """Gradients by the coordinates in which each walk goes, from those by whitened ones."""
+    _, pull = jax.vjp(lambda offset: family.scale.solve(params.scale, offset), jnp.zeros_like(slopes[0]))
+    return jnp.where(own[:, None], jax.vmap(lambda slope: pull(slope)[0])(slopes), slopes)
 
 
 def scattered(key, centers: np.ndarray, log_widths: np.ndarray, dtype) -> np.ndarray:
@@ -124,14 +146,6 @@ def scattered(key, centers: np.ndarray, log_widths: np.ndarray, dtype) -> np.nda
 
 def _example(target) -> np.ndarray:
     return np.asarray(target.target.initial)[0]
-
-
-def _walked_in_own(door: Door, offsets: np.ndarray) -> np.ndarray:
-    """Ends of walks in the model's coordinates: a far mode need not look round in the coordinates of another."""
-    family = door.target.family
-    own = Whitened(door.target.target, family, _unscaled(family, _example(door.target)))
-    through = door.through(own)
-    return lbfgs_paths(lambda at: through(at, "walks"), offsets, _WALK_STEPS, 1)[:, -1]
 
 
 def _different(ends: np.ndarray, values: np.ndarray, most: int) -> np.ndarray:
@@ -152,12 +166,6 @@ def _whitened(target: Whitened, points):
 @partial(compiled, runs_once=True)
 def _solved(family, params, points):
     return jax.vmap(lambda z: family.scale.solve(params.scale, z - params.loc))(points)
-
-
-@partial(compiled, runs_once=True)
-def _unscaled(family, loc):
-    params = family.init(loc, jnp.ones_like(loc))
-    return eqx.tree_at(lambda p: p.scale, params, jax.tree.map(jnp.zeros_like, params.scale))
 
 
 @partial(compiled, runs_once=True)
