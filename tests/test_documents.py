@@ -43,7 +43,15 @@ def cheap(monkeypatch, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if blocks_of((ROOT / page).read_text())])
+def pages_with_code():
+    """Pages that `make docs` executes, and lets end, are for `make test-all` here."""
+    for page in pages():
+        text = (ROOT / page).read_text()
+        if blocks_of(text):
+            yield pytest.param(page, marks=[pytest.mark.slow] if "\nfile_format: mystnb\n" in text else [])
+
+
+@pytest.mark.parametrize("page", pages_with_code())
 def test_every_block_runs(page, cheap):
     namespace = {"__name__": "__main__"}
     for block in blocks_of((ROOT / page).read_text()):
