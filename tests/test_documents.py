@@ -19,6 +19,11 @@ MOST_COMPONENTS = 3
 MOST_SIMULATIONS = 10
 """That a block runs is tested here, with fits stopped early; `make docs` lets them end, and shows the answers."""
 SHELL_SECONDS = 600
+SWITCHES = (
+    "jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)  # fmt: skip
+"""What a page may tell a reader to switch, for a whole program: put back after each block."""
 
 
 @pytest.fixture
@@ -63,11 +68,12 @@ def run(block: Block, namespace: dict, page: str, folder: pathlib.Path) -> None:
     if block.language == "sh":
         subprocess.run(["bash", "-ec", block.code], cwd=folder, env=_environment(), timeout=SHELL_SECONDS, check=True)
         return
-    x64 = jax.config.jax_enable_x64
+    before = {name: getattr(jax.config, name) for name in SWITCHES}
     try:
         exec(compile("\n" * block.line + block.code, str(ROOT / page), "exec"), namespace)
     finally:
-        jax.config.update("jax_enable_x64", x64)
+        for name, value in before.items():
+            jax.config.update(name, value)
         if "matplotlib.pyplot" in sys.modules:
             sys.modules["matplotlib.pyplot"].close("all")
 
