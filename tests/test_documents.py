@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib.util
 import os
 import pathlib
 import re
@@ -106,6 +107,40 @@ def test_links_between_pages_lead_somewhere():
 
 def test_the_picture_is_small():
     assert 10_000 < (ROOT / "docs" / "_static" / "two_masts.png").stat().st_size < 150_000
+
+
+def load_extension(name: str):
+    """A Sphinx extension of the site; skipped where Sphinx is not installed (extra `docs`)."""
+    pytest.importorskip("sphinx", reason="the extra docs builds the site")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "_ext" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_site_shows_the_peers_where_they_were_measured(tmp_path):
+    peers, docs, benchmarks = load_extension("peers"), tmp_path / "docs", tmp_path / "benchmarks"
+    docs.mkdir()
+    peers.make_pages(docs)
+    assert "make peers" in (docs / "_generated" / "peers_summary.md").read_text()
+    (benchmarks / "results").mkdir(parents=True)
+    (benchmarks / "results" / "peers.png").write_bytes(b"drawn")
+    page = (
+        "# relbo and its peers\n\n- **Accuracy.** So.\n\n![Errors](results/peers.png)\n\n## Model by model\n\ntable\n"
+    )
+    (benchmarks / "PEERS.md").write_text(page)
+    peers.make_pages(docs)
+    summary = (docs / "_generated" / "peers_summary.md").read_text()
+    assert summary == "- **Accuracy.** So.\n\n![Errors](/_generated/peers.png)\n"
+    assert "![Errors](peers.png)" in (docs / "_generated" / "peers.md").read_text()
+    assert (docs / "_generated" / "peers.png").read_bytes() == b"drawn"
+
+
+def test_docstrings_become_restructured_text():
+    to_rst = load_extension("docstrings").to_rst
+    assert to_rst("A `b` of $c$ and |d|:\n- e") == "A ``b`` of :math:`c` and \\|d\\|:\n\n- e"
+    assert to_rst("    $$|x| = 1$$") == "    .. math::\n\n        \\vert x\\vert  = 1\n"
+    assert to_rst(">>> a | b") == ">>> a | b"
 
 
 def test_every_public_name_is_in_the_reference():
