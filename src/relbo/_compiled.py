@@ -12,7 +12,7 @@ import jax
 
 F = TypeVar("F", bound=Callable)
 
-_SMALL = 2**15
+_SMALL = 2**18
 """Numbers in the largest argument of a program that is not worth optimising: it runs in about a millisecond."""
 
 
