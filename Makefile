@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint docs picture dist wheel-alone quality bench verdicts peers peers-quick reproduce clean
+.PHONY: demo test test-all lint docs picture dist wheel-alone quality bench doors verdicts peers peers-quick reproduce clean
 
 demo: $(STAMP)
 	$(VENV)/bin/python demo/run.py
@@ -42,11 +42,15 @@ quality: $(STAMP)
 	$(VENV)/bin/python benchmarks/quality.py
 
 bench: $(STAMP)
-	$(VENV)/bin/python benchmarks/doors.py
-	$(VENV)/bin/python benchmarks/doors.py --x64
+	$(VENV)/bin/python benchmarks/door_cost.py
+	$(VENV)/bin/python benchmarks/door_cost.py --x64
 	$(VENV)/bin/python benchmarks/cold_start.py
 	$(VENV)/bin/python benchmarks/checkpoint.py
 	$(VENV)/bin/python benchmarks/memory.py
+
+# Models as a new user writes them, through their doors, against long NUTS; goes on where it was stopped.
+doors: $(STAMP)
+	$(VENV)/bin/python benchmarks/doors.py
 
 verdicts: $(STAMP)
 	$(VENV)/bin/python benchmarks/verdicts.py

@@ -12,7 +12,7 @@ import matplotlib
 from experiments.report import Options
 from experiments.runs import Runs
 
-EXPERIMENTS = ("figure1", "theory", "chemreact", "icu", "wine", "systems", "faces")
+EXPERIMENTS = ("figure1", "theory", "chemreact", "icu", "wine", "systems", "faces", "coordinates")
 
 
 def main(arguments: list[str] | None = None) -> int:

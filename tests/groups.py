@@ -4,9 +4,12 @@ import pathlib
 
 _TOGETHER = {
     "two modes": ("test_fit", "test_diagnostics"),
-    "faults": ("test_checkpoints", "test_interruptions", "test_broken_models", "test_killed", "test_foreign_files"),
+    "faults": (
+        "test_checkpoints", "test_interruptions", "test_broken_models", "test_killed", "test_foreign_files",
+        "test_progress", "test_cli_inside",
+    ),
     "stan": ("test_stan", "test_stan_building", "test_doors", "test_examples", "test_wrong_use"),  # one at a time
-}
+}  # fmt: skip
 _GROUPS = {module: group for group, modules in _TOGETHER.items() for module in modules}
 _SHARE_NOTHING = ("test_families", "test_steps", "test_targets", "test_targets_bad_input", "test_objectives")
 """Modules whose tests compile programs of their own: any process may run any of them."""

@@ -16,6 +16,7 @@ from relbo.door import Door, Seen
 from relbo.families import (
     Cholesky,
     Diagonal,
+    FlowFamily,
     Laplace,
     LocationScale,
     LowRank,
@@ -152,6 +153,7 @@ FAMILIES = {
     **{f"{s} {n}": LocationScale(NOISES[n], SCALES[s]) for n, s in itertools.product(NOISES, SCALES)},
     "learned df": LocationScale(StudentT(df=5.0, learn_df=True), Diagonal()),
     "truncated normal": TruncatedNormal(bound=3.0),
+    "flow": FlowFamily(num_layers=2, num_units=4),
     "numpyro laplace": from_numpyro(dist.Laplace),
     "numpyro student-t": from_numpyro(dist.StudentT, df=4.0),
     "numpyro multivariate": from_numpyro(dist.MultivariateNormal),

@@ -15,10 +15,11 @@ ROOT = pathlib.Path(relbo.__file__).parent
 EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
 
 ROOMS = [
-    "_require", "_warn", "_compiled", "choices", "estimate", "linalg", "targets", "families", "budgets", "mixture",
-    "whitening", "door", "memory", "objectives", "measuring", "ascent", "oracles", "precondition", "steps", "trace",
-    "stopping", "boosting", "settings", "presets", "guide", "posterior", "prediction", "diagnostics", "storage",
-    "arviz_export", "comparison", "progress", "interrupts", "fitting", "calibration",
+    "_require", "_warn", "_compiled", "tables", "choices", "estimate", "linalg", "flows", "targets", "families",
+    "budgets", "mixture", "whitening", "door", "memory", "objectives", "measuring", "ascent", "learning", "oracles",
+    "precondition", "steps", "trace", "stopping", "boosting", "settings", "presets", "guide", "posterior", "prediction",
+    "diagnostics", "summaries", "storage", "arviz_export", "comparison", "progress", "interrupts", "cautions",
+    "running", "fitting", "calibration", "cli", "__main__",
 ]  # fmt: skip
 """From the ground up: a room imports only from itself and from rooms before it."""
 
@@ -62,6 +63,19 @@ def test_public_names():
     assert all(hasattr(relbo, name) for name in relbo.__all__)
 
 
+def test_public_names_have_one_home():
+    """What a type checker reads, what is imported on demand, and what is listed are the same names."""
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    (typed,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    read = {alias.name: node.module for node in typed.body for alias in node.names}
+    assert sorted(read) == sorted(relbo.__all__) and set(relbo.__all__) <= set(dir(relbo))
+    assert {name: f"relbo.{module}" for name, module in relbo._MODULE_OF.items()} == {
+        name: module for name, module in read.items() if module != "relbo"
+    }
+    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
+        relbo.fitt  # noqa: B018
+
+
 def test_files_and_functions_stay_small():
     for path in (*ROOT.rglob("*.py"), *EXPERIMENTS.glob("*.py")):
         text = path.read_text()
@@ -72,11 +86,13 @@ def test_files_and_functions_stay_small():
 
 
 def test_import_is_light():
-    """Importing relbo neither imports the extras nor starts a JAX backend."""
+    """Importing relbo imports nothing heavy; using it neither imports the extras nor starts a JAX backend."""
     code = (
         "import sys, relbo;"
+        "assert not {'jax', 'equinox', 'optax', 'numpy', 'rich'} & set(sys.modules);"
+        "[getattr(relbo, name) for name in relbo.__all__];"
         "extras = {'numpyro', 'pymc', 'pytensor', 'httpstan', 'arviz', 'matplotlib', 'sklearn', 'scipy.stats'};"
-        "extras |= {'joblib'};"
+        "extras |= {'joblib', 'typer', 'IPython'};"
         "heavy = extras & set(sys.modules);"
         "assert not heavy, heavy"
     )

@@ -166,7 +166,7 @@ def test_a_broken_model_is_named():
     normal = stats.norm.logpdf
     nan = diagnosis_of(measured(lambda z: np.where(z > 1, np.nan, normal(z))))
     assert nan.status == "model" and "NaN" in nan.verdict and nan.num_nan == nan.rejected
-    zero = diagnosis_of(measured(lambda z: np.where(z > 1, -np.inf, normal(z))))
+    zero = diagnosis_of(measured(lambda z: np.where(z > -1.5, -np.inf, normal(z))))
     assert zero.status == "model" and "outside its support" in zero.verdict and zero.num_zero > 0
     random = diagnosis_of(measured(normal, irreproducible=0.3))
     assert random.status == "model" and "random" in random.verdict
@@ -174,6 +174,16 @@ def test_a_broken_model_is_named():
     assert improper.status == "model" and "improper" in improper.verdict
     nothing = diagnosis_of(measured(lambda z: np.full_like(z, np.nan)))
     assert nothing.status == "model" and nothing.num_nan == nothing.num_draws and str(nothing)
+
+
+def test_a_gap_that_says_nothing_is_said_in_words():
+    """Of 2305 nats beside a KL of nearly zero a reader cannot tell what to believe."""
+    loose = diagnosis_of(measured(stats.norm.logpdf, gap=relbo.Estimate(2305.0, 30.0, 100)))
+    assert "not usable: it bounds log Z - ELBO from above" in str(loose) and "The gap " not in str(loose)
+    none = diagnosis_of(measured(stats.norm.logpdf, gap=relbo.Estimate(-3.0, 0.1, 100)))
+    assert "the oracle found nothing to add (-3.00 +- 0.10)" in str(none)
+    tight = diagnosis_of(measured(student_3, gap=relbo.Estimate(0.01, 0.01, 100), certifies="bounds"))
+    assert tight.gap_problem is None and "The gap bounds." in str(tight)
 
 
 def test_nan_is_not_zero_density():

@@ -9,7 +9,7 @@ import handmade
 from handmade import full_normals
 from helpers import normals
 from relbo.diagnostics import modes_of
-from relbo.diagnostics.modes import hills_of
+from relbo.diagnostics.modes import confirmed, hills_of
 from relbo.mixture import Mixture
 from relbo.oracles import NaturalOracle, Starts
 from relbo.targets import from_log_density
@@ -85,3 +85,15 @@ def test_the_order_of_slots_does_not_matter():
     turned = jax.tree.map(lambda leaf: leaf[::-1], eqx.filter(mixture, eqx.is_array))
     first, second = modes_of(posterior_of(mixture)), modes_of(posterior_of(eqx.combine(turned, mixture)))
     np.testing.assert_allclose(first.weights, second.weights, rtol=1e-6)
+
+
+def test_hills_without_a_valley_of_the_target_are_one_mode():
+    """Two narrow components on one wide bowl: hills of the mixture, and no modes of the posterior."""
+    modes = modes_of(posterior_of(normals([-0.4, 0.6], [0.05, 0.05], [0.3, 0.7])))
+    assert len(modes) == 2
+    np.testing.assert_allclose(confirmed(modes), [1.0], rtol=1e-6)
+    deep = from_log_density(lambda z: -40 * ((z[0] + 0.4) * (z[0] - 0.6)) ** 2, np.zeros(1, np.float32))
+    apart = handmade.posterior_of(
+        normals([-0.4, 0.6], [0.05, 0.05], [0.3, 0.7]), deep, oracle=NaturalOracle(starts=Starts(num_modes=0))
+    )
+    np.testing.assert_allclose(confirmed(modes_of(apart)), [0.7, 0.3], rtol=1e-6)

@@ -12,24 +12,26 @@ import jax
 
 F = TypeVar("F", bound=Callable)
 
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _SMALL = 2**18
 """Numbers in the largest argument of a program that is not worth optimising: it runs in about a millisecond."""
 
 
-def compiled(function: F, *, runs_once: bool = False) -> F:
+def compiled(function: F, *, runs_once: bool = False, runs_often: bool = False) -> F:
     """`equinox.filter_jit`, with options for the device that there is.
 
     On small problems compiling is most of what a user waits for. On the CPU, LLVM's first optimisation level compiles
     our programs in half the time of the default and runs them as fast (XLA calls libraries for what is heavy), and
     XLA's older code generator takes half of that again, for code as fast. Programs of small arguments, and those that
-    run once in a fit, are not optimised at all: that is three times as fast to compile, and what they lose is less.
+    run once in a fit, are not optimised at all: that is three times as fast to compile, and what they lose is less,
+    unless a fit runs them thousands of times.
     The device, and the size of the arguments, are looked up at the first call.
     """
     programs: dict[bool, Callable] = {}
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        small = runs_once or _size(args) < _SMALL
+        small = runs_once or (_size(args) < _SMALL and not runs_often)
         if small not in programs:
             programs[small] = eqx.filter_jit(function, **compile_options(optimized=not small))
         return programs[small](*args, **kwargs)
@@ -53,12 +55,14 @@ class _Clock:
 
     def __init__(self):
         self.spans: list[tuple[float, float]] = []
+        self.is_compiling = False
         self.counted = 0.0
         jax.monitoring.register_event_time_span_listener(self._listen)
 
     def _listen(self, event: str, start_time: float, end_time: float, **_: Any) -> None:
         if event.startswith("/jax/core/compile/"):
             self.spans.append((start_time, end_time))
+            self.is_compiling = event == _LOWERED  # what was lowered goes to XLA next, which takes the longest
 
     def seconds(self) -> float:
         """The length of the union of the spans: one program may be traced inside another."""
@@ -78,6 +82,11 @@ def _clock() -> _Clock:
 def compile_seconds() -> float:
     """Seconds that JAX has spent on tracing and compiling, from the first call of this function on."""
     return _clock().seconds()
+
+
+def is_compiling() -> bool:
+    """Whether XLA is at work, as far as JAX tells: for people to read."""
+    return _clock().is_compiling
 
 
 def host_split(key, num: int) -> list:
@@ -109,13 +118,20 @@ def enable_compile_cache(path: str | os.PathLike | None = None) -> str:
     """Keep compiled programs on disk, for all JAX programs of this process and for the processes that follow.
 
     The next process that fits the same model compiles nothing, and for another model of the same dimension one program.
-    Call it before the first fit. `path` is a folder; by default `$RELBO_CACHE_DIR/xla`, or `~/.cache/relbo/xla`.
-    Returns the folder.
+    Call it before the first fit. `path` is a folder; by default `xla` in `$RELBO_CACHE_DIR`, or in the folder `relbo`
+    of the user's cache. Returns the folder.
     """
-    default = pathlib.Path(os.environ.get("RELBO_CACHE_DIR") or pathlib.Path.home() / ".cache" / "relbo") / "xla"
-    folder = str(default if path is None else pathlib.Path(path))
+    folder = str(cache_folder() / "xla" if path is None else pathlib.Path(path))
     pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # small programs are most of them
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return folder
+
+
+def cache_folder() -> pathlib.Path:
+    """$RELBO_CACHE_DIR, else the folder `relbo` of the user's cache. Made if it does not exist."""
+    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = pathlib.Path(os.environ.get("RELBO_CACHE_DIR") or f"{user_cache}/relbo").expanduser().absolute()
+    folder.mkdir(parents=True, exist_ok=True)
     return folder

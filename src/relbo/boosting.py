@@ -3,6 +3,7 @@ r"""Boosting: the mixture grows by a few components an iteration.
     booster = relbo.make_booster(target)
     state, record = booster.init(key)                # whiten, fit the first component
     state, record = booster.step(key, state)         # propose, measure the gap, weigh, refine, keep or reject
+    state, record = booster.learn(key, state)        # learn coordinates, and begin anew in them
 
 An iteration is a pure function of its key and state. Every part of it evaluates the model through the door
 (`door.py`), and what it computes besides are a few small programs, the same for all models, and arithmetic on the host.
@@ -24,6 +25,7 @@ from relbo.budgets import FEW, budget
 from relbo.door import Door, anchored
 from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
+from relbo.learning import can_learn, covers, learn_flow
 from relbo.measuring import measure, measure_one
 from relbo.mixture import Mixture, log_densities, nothing, num_active, put, weights_of, with_weights
 from relbo.objectives import AbstractEstimator, AbstractObjective, Evaluation, FiniteStep
@@ -38,6 +40,7 @@ from relbo.trace import Record
 from relbo.whitening import Whitened, identity_map
 
 _POLISH_ROUNDS = 1
+_ROUGH_DRAWS = 32
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
 
@@ -54,6 +57,8 @@ class State(eqx.Module):
     iteration: int
     explore: bool
     """Whether the next iteration looks for modes anew: after a rejection, and while far ones keep turning up."""
+    other: "State | None" = None
+    """What boosting had reached before coordinates were learned: kept until it is known which is better."""
 
 
 class Booster(eqx.Module):
@@ -80,9 +85,11 @@ class Booster(eqx.Module):
     def init(self, key: Key[Array, ""]) -> tuple[State, Record]:
         """Find the affine map, fit the first component (plain black-box VI), look for modes."""
         begun = Begun()
-        map_key, first_key, mode_key, measure_key = host_split(key, 4)
+        map_key, first_key, mode_key, measure_key, flow_key = host_split(key, 5)
         door = Door(identity_map(self.target, self.preconditioner.kind), self.points_at_once)
         door = find_map(map_key, door, self.preconditioner, self.estimator)
+        if self.preconditioner.kind == "flow":
+            door = door.through(door.target.with_flow(learn_flow(flow_key, door).flow))
         mixture, num_nan = self._first(first_key, door)
         modes = self.find_modes(mode_key, door)
         seen = measure_one(measure_key, door, mixture, self.num_measure)
@@ -93,6 +100,23 @@ class Booster(eqx.Module):
             )
         state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, False)
         return state, self._record(state, Tried("first", 1.0, num_nan), True, seen, door, begun)
+
+    def rough(self, key: Key[Array, ""], target: Whitened, elbo: Estimate | None) -> tuple[State, Record]:
+        """What there is before the first component: a standard member of the family in the best coordinates so far.
+
+        Without an ELBO that is known already it is measured, on a few draws.
+        """
+        begun, door = Begun(), self.door(target)
+        mixture = self._alone(door)
+        seen = Evaluation(elbo, 0, 0) if elbo is not None else measure_one(key, door, mixture, _ROUGH_DRAWS)
+        if not np.isfinite(seen.estimate.value):
+            raise ValueError(f"The log density is not finite around the start: its ELBO is {seen.estimate.value}.")
+        num_modes = self.oracle.starts.num_modes
+        modes = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[:1], num_modes, axis=0), mixture.params)
+        state = State(
+            target, mixture, modes if num_modes else None, self.step_rule.init(), seen.estimate, 0, bool(num_modes)
+        )
+        return state, self._record(state, Tried("first", 1.0, 0), True, seen, door, begun)
 
     def step(self, key: Key[Array, ""], state: State, most: int | None = None) -> tuple[State, Record]:
         """One iteration. What does not improve the mixture by `min_improvement` is rejected.
@@ -123,6 +147,7 @@ class Booster(eqx.Module):
             seen.elbo.estimate if accepted else state.elbo,
             state.iteration + 1,
             bool(not accepted or seen.gap.estimate.value > _FAR),
+            state.other,
         )
         kind = self.step_rule.kinds[update.kind]
         tried = Tried(kind, update.step_size, num_nan, seen.improvement, seen.gap.estimate, proposals.objective)
@@ -131,6 +156,33 @@ class Booster(eqx.Module):
         # broke since the last iteration leaves nothing of the new mixture to be measured, but shows in the old one.
         share = max(record.nan_fraction, seen.nan_before) if accepted else seen.nan_before
         return after, dataclasses.replace(record, nan_fraction=share)
+
+    def can_learn(self, state: State) -> bool:
+        """Whether coordinates may be learned: once, and where the target has gradients."""
+        return state.target.flow is None and state.other is None and can_learn(self.door(state.target))
+
+    def learn(self, key: Key[Array, ""], state: State, behind: float = 0.0) -> tuple[State, Record]:
+        """Learn a flow, and begin anew in its coordinates, with one component; the state so far is kept as `other`.
+
+        A flow whose ELBO is more than `behind` nats below, or that has no mass where the mixture has some (one of
+        several modes, say), is rejected: boosting would not make up for it.
+        """
+        begun = Begun()
+        flow_key, cover_key, first_key, mode_key, measure_key = host_split(key, 5)
+        door = self.door(state.target)
+        learned = learn_flow(flow_key, door)
+        worse = not learned.elbo.value > float(state.elbo.value) - behind
+        if worse or not covers(cover_key, learned.flow, state.mixture):
+            seen = Evaluation(state.elbo, 0, 0)
+            after = dataclasses.replace(state, iteration=state.iteration + 1)
+            return after, self._record(after, Tried("flow", 0.0, 0), False, seen, door, begun)
+        door = door.through(state.target.with_flow(learned.flow))
+        mixture, num_nan = self._first(first_key, door)
+        modes = self.find_modes(mode_key, door)
+        seen = measure_one(measure_key, door, mixture, self.num_measure)
+        memory = self.step_rule.init()
+        after = State(door.target, mixture, modes, memory, seen.estimate, state.iteration + 1, False, state)
+        return after, self._record(after, Tried("flow", 1.0, num_nan), True, seen, door, begun)
 
     def polish(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
         """Refinement with falling steps, for the end of a fit; kept only if it improves the mixture."""
@@ -156,7 +208,7 @@ class Booster(eqx.Module):
         """Whether what was tried is better by enough, and by more than noise and rounding (unless all are kept)."""
         if self.min_improvement == -math.inf:
             return not math.isnan(improvement.value)
-        rounding = float(np.finfo(self.target.dtype).eps) * abs(elbo.value)
+        rounding = float(np.finfo(self.target.dtype).eps) * abs(float(elbo.value))
         return bool(improvement.value > max(self.min_improvement, improvement.std_err, rounding))
 
     def gap(self, key: Key[Array, ""], door: Door, mixture: Mixture, params: PyTree) -> Estimate:
@@ -198,15 +250,19 @@ class Booster(eqx.Module):
         After the race of `find_map` a standard member of the family is nearly there, and the program that refines
         iterations does the rest.
         """
-        capacity = budget(door.dim).capacity
-        mixture = nothing(self.family, door.dim, capacity, np.dtype(door.dtype))
-        alone = mixture.reweight(np.where(np.arange(capacity) == 0, 0.0, -np.inf).astype(door.dtype))
+        alone = self._alone(door)
         if isinstance(self.refinement, NaturalAscent) and self.preconditioner.kind != "none":
             return self.refinement.refine(key, door, alone, self.estimator)
-        start = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], mixture.params)
+        start = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], alone.params)
         empty = nothing(self.family, door.dim, 1, np.dtype(door.dtype))
         found = self.first_ascent.improve(key, door, empty, FiniteStep(), self.estimator, start, 0)
         return alone.place(0, jax.tree.map(lambda leaf: leaf[0], found.params), 0.0), found.num_nan
+
+    def _alone(self, door: Door) -> Mixture:
+        """One standard member of the family, with room for more."""
+        capacity = budget(door.dim).capacity
+        mixture = nothing(self.family, door.dim, capacity, np.dtype(door.dtype))
+        return mixture.reweight(np.where(np.arange(capacity) == 0, 0.0, -np.inf).astype(door.dtype))
 
     def _propose(self, key, door: Door, cloud: Cloud, modes, iteration: int, most: int | None = None) -> Proposals:
         # With several components an iteration the finite step is that of one more among them all.

@@ -6,6 +6,9 @@ one program, its door, for one shape, `block` points. Many points are several ca
 without waiting for results. What concerns evaluation is decided here and nowhere else: how many points go through
 at once (a block stays in the cache where there are many data, and within the memory that the user allows), minibatches,
 functions on the host, and the count of evaluations by purpose.
+
+A flow (`flows.py`), where coordinates were learned, is applied around the door's program by two small ones that know
+nothing of the model: points go forward, and gradients come back by a vector-Jacobian product.
 """
 
 from collections import Counter
@@ -22,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from relbo._compiled import compile_options, compiled
+from relbo.estimate import Estimate
 from relbo.targets.minibatch import Anchored
 from relbo.whitening import Whitened
 
@@ -32,23 +36,46 @@ _COORDINATES = 2**13
 _BATCHES = 2**20  # keys from this number on draw minibatches
 _IN_CACHE = 2**18
 """Numbers that the rows of data times the points of a block may have, so that temporaries stay in the cache."""
+_MOST_ASKED = 128
+"""Points that are evaluated again to tell what is infinite from what is broken otherwise."""
+
+_watch: ContextVar[Callable[[int, str], None] | None] = ContextVar("relbo_watch", default=None)
 
 
-_watch: ContextVar[Callable[[int], None] | None] = ContextVar("relbo_watch", default=None)
+_note: ContextVar[Callable[["Rough"], None] | None] = ContextVar("relbo_note", default=None)
 
 
 class BudgetSpent(Exception):
     """A budget is spent, in the middle of an iteration; the text is a stopping rule's reason."""
 
 
+class Rough(NamedTuple):
+    """A normal law that a search has come to: the coordinates in which it is standard, and its ELBO."""
+
+    target: Callable[[], Whitened]
+    """Made only if it is wanted."""
+    elbo: Estimate
+
+
 @contextmanager
-def watched(watch: Callable[[int], None]) -> Iterator[None]:
-    """Inside, `watch` is called with the number of evaluations that are about to be made, and may raise."""
-    token = _watch.set(watch)
+def watched(watch: Callable[[int, str], None], note: Callable[[Rough], None] | None = None) -> Iterator[None]:
+    """Inside, `watch` is called with the number of evaluations about to be made and their purpose, and may raise.
+
+    `note` is called with what the search for a map has found so far, each time better than before.
+    """
+    tokens = _watch.set(watch), _note.set(note)
     try:
         yield
     finally:
-        _watch.reset(token)
+        _watch.reset(tokens[0])
+        _note.reset(tokens[1])
+
+
+def note(rough: Rough) -> None:
+    """Tell whoever watches of a result that would do, if nothing better came."""
+    listener = _note.get()
+    if listener is not None:
+        listener(rough)
 
 
 class Seen(NamedTuple):
@@ -70,7 +97,7 @@ class Door:
         self.spent: Counter = Counter() if spent is None else spent
         self.block = min(block_of(target), at_once or _BLOCK)
         self._host = target.target.on_host()
-        self._dynamic, self._program = _program_of(target, minibatch=False)
+        self._dynamic, self._program = _program_of(target.affine, minibatch=False)
 
     @property
     def num_evaluations(self) -> int:
@@ -95,13 +122,13 @@ class Door:
         used = num if num_used is None else min(num_used, num)
         self._spend(purpose, used)
         if self._host is not None:
-            return self._on_host(points, used)
+            return self._through_flow(lambda at: self._on_host(at, used), points)
         dynamic, program, block = self._dynamic, self._program, self.block
         if batch is not None and self.target.subsamples:
-            (dynamic, program), block = _program_of(self.target, minibatch=True), _BLOCK
+            (dynamic, program), block = _program_of(self.target.affine, minibatch=True), _BLOCK
             dynamic = (dynamic, jax.random.fold_in(batch[0], _BATCHES + batch[1]))
         blocks = (points,) if num == block else _blocks(points, block)
-        seen = [program(dynamic, part) for part in blocks[: -(-used // block)]]
+        seen = [self._through_flow(partial(program, dynamic), part) for part in blocks[: -(-used // block)]]
         blank = Seen(np.zeros(block, self.dtype), np.zeros((block, self.dim), self.dtype))
         seen += [blank] * (len(blocks) - len(seen))  # so that any number of used points meets one program
         return seen[0] if num == block else _joined(tuple(seen), num)
@@ -114,16 +141,40 @@ class Door:
         else:
             self._spend(purpose, len(points))
             padded = np.concatenate([points, np.repeat(points[:1], -len(points) % block, axis=0)])
-            seen = [self._program(self._dynamic, part) for part in padded.reshape(-1, block, self.dim)]
+            seen, evaluate = [], partial(self._program, self._dynamic)
+            for part in padded.reshape(-1, block, self.dim):
+                seen.append(self._through_flow(evaluate, part))
+                self._spend(purpose, 0)  # with many data these are seconds: budgets of time hold in between, too
         values = np.concatenate([np.asarray(each.values, np.float64) for each in seen])[: len(points)]
         slopes = np.concatenate([np.asarray(each.slopes, np.float64) for each in seen])[: len(points)]
         return values, slopes
 
+    def infinite(self, points: Any) -> np.ndarray:
+        """At which of the first `_MOST_ASKED` of some points, whose values are no numbers, the log density is +inf."""
+        some = np.asarray(points, self.dtype)[:_MOST_ASKED]
+        if not len(some):
+            return np.zeros(0, bool)
+        self._spend("checks", len(some))
+        if self._host is not None:
+            own = np.asarray(_unwhiten(self.target.family, self.target.params, self._before_flow(some)), np.float64)
+            return np.asarray(self._host(own)[0]) == np.inf
+        padded = np.concatenate([some, np.repeat(some[:1], _MOST_ASKED - len(some), axis=0)])
+        return np.asarray(_log_densities(self.target, padded, self.block))[: len(some)] == np.inf
+
     def _spend(self, purpose: str, num: int) -> None:
         watch = _watch.get()
         if watch is not None:
-            watch(num)
+            watch(num, purpose)
         self.spent[purpose] += num
+
+    def _through_flow(self, evaluate: Callable[[Any], Seen], points: Any) -> Seen:
+        """`evaluate` takes points of the affine coordinates, and knows nothing of the flow."""
+        seen = evaluate(self._before_flow(points))
+        return seen if self.target.flow is None else _brought_back(self.target.flow, points, seen)
+
+    def _before_flow(self, points: Any) -> Any:
+        """Points in the affine coordinates."""
+        return points if self.target.flow is None else _moved(self.target.flow, points)
 
     def _on_host(self, points, used: int) -> Seen:
         """A function outside JAX is simply called."""
@@ -132,7 +183,7 @@ class Door:
         own = np.asarray(_unwhiten(target.family, target.params, points), np.float64)[:used]
         with np.errstate(over="ignore", invalid="ignore"):
             found, gradients = self._host(own)
-            values[:used] = np.where(found == np.inf, np.nan, found + float(target.log_det()))
+            values[:used] = np.where(found == np.inf, np.nan, found + float(target.affine_log_det()))
             slopes[:used] = gradients
         return Seen(jnp.asarray(values), _pulled(target.family, target.params, slopes))
 
@@ -146,7 +197,7 @@ def block_of(target: Any) -> int:
 
 def anchored(door: Door, point: Any) -> Door:
     """The door to a subsampling target with its anchor at `point` (in the target's own coordinates)."""
-    whitened = door.target
+    flow, whitened = door.target.flow, door.target.affine
     plain = whitened.target.target if isinstance(whitened.target, Anchored) else whitened.target
     if not (plain.subsamples and plain.differentiable):
         return door
@@ -157,10 +208,10 @@ def anchored(door: Door, point: Any) -> Door:
     anchor = Anchored(
         plain,
         jnp.asarray(point, door.dtype),
-        jnp.asarray(value[0] - float(whitened.log_det()), door.dtype),
+        jnp.asarray(value[0] - float(whitened.affine_log_det()), door.dtype),
         _solved(whitened.family, whitened.params, jnp.asarray(slope[0], door.dtype)),
     )
-    return door.through(Whitened(anchor, whitened.family, whitened.params))
+    return door.through(Whitened(anchor, whitened.family, whitened.params, flow))
 
 
 # Programs are shared by all targets of one structure: data are arguments, everything else is part of the key.
@@ -192,6 +243,11 @@ def _evaluate(target: Whitened, points) -> Seen:
     return Seen(jnp.where(values == jnp.inf, jnp.nan, values), slopes)
 
 
+@eqx.filter_jit
+def _log_densities(target: Whitened, points, block: int):
+    return jax.lax.map(target.log_density, points, batch_size=min(block, points.shape[0]))
+
+
 @partial(jax.jit, static_argnums=1)
 def _blocks(points, block: int):
     num = -(-points.shape[0] // block)
@@ -202,6 +258,18 @@ def _blocks(points, block: int):
 @partial(jax.jit, static_argnums=1)
 def _joined(seen: tuple[Seen, ...], num: int) -> Seen:
     return Seen(*(jnp.concatenate(parts)[:num] for parts in zip(*seen, strict=True)))
+
+
+@partial(compiled, runs_often=True)
+def _moved(flow, points):
+    return flow.transport(points)[0]
+
+
+@partial(compiled, runs_often=True)
+def _brought_back(flow, points, seen: Seen) -> Seen:
+    """What was seen at T(u), as log density and gradient by u."""
+    (_, log_dets), pull = jax.vjp(flow.transport, points)
+    return Seen(seen.values + log_dets, pull((seen.slopes, jnp.ones_like(log_dets)))[0])
 
 
 @compiled

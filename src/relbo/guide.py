@@ -58,5 +58,6 @@ class MixtureDistribution(dist.Distribution):
 
     def log_prob(self, value):
         points = value.reshape(-1, self.whitened.dim)
-        log_probs = jax.vmap(lambda z: self.mixture.log_prob(self.whitened.whiten(z)))(points)
-        return log_probs.reshape(value.shape[:-1]) - self.whitened.log_det()
+        whitened = jax.vmap(self.whitened.whiten)(points)
+        log_probs = jax.vmap(lambda u: self.mixture.log_prob(u) - self.whitened.log_det(u))(whitened)
+        return log_probs.reshape(value.shape[:-1])

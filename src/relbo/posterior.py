@@ -1,5 +1,6 @@
 """What a fit leaves behind."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,10 +17,17 @@ from relbo._require import require
 from relbo.choices import seed_number, whole_number
 from relbo.estimate import Estimate
 from relbo.mixture import Mixture, map_chunks
+from relbo.tables import html_block, html_line, html_table
 from relbo.targets import AbstractTarget
 from relbo.targets.stored import StoredTarget
+from relbo.targets.table import as_html
 from relbo.trace import Record
 from relbo.whitening import Whitened
+
+_MASS_DRAWS = 16_384
+_MASS_KEY = 0x5A5
+_MOST_ROUNDS = 100
+"""Of rejection: a mixture of which less lies inside the support is no posterior."""
 
 
 class Posterior(eqx.Module):
@@ -98,9 +106,10 @@ class Posterior(eqx.Module):
 
         NaN where the model is broken (+inf included). Evaluated as the fit did, in blocks.
         """
-        u = _whiten(self.whitened, jnp.asarray(z, self.whitened.dtype))
-        values, _ = self.booster.door(self.whitened).numbers(u, "posterior")
-        return values - float(self.whitened.log_det())
+        affine = self.whitened.affine
+        u = _whiten(affine, jnp.asarray(z, affine.dtype))
+        values, _ = self.booster.door(affine).numbers(u, "posterior")
+        return values - float(affine.affine_log_det())
 
     def as_guide(self) -> Callable[..., dict[str, Any]]:
         """This posterior as a guide of its NumPyro model: `Predictive(model, guide=posterior.as_guide(), ...)`."""
@@ -110,12 +119,46 @@ class Posterior(eqx.Module):
         return make_guide(self.target, self.whitened, self.mixture)
 
     def sample_unconstrained(self, num_draws: int, *, seed: int = 0) -> Float[Array, "num_draws dim"]:
-        """Independent draws in unconstrained coordinates."""
-        num_draws = whole_number("num_draws", num_draws, 1)
-        return _sample(self.whitened, self.mixture, jax.random.key(seed_number(seed)), num_draws)
+        """Independent draws in unconstrained coordinates; those where the target's density is zero are rejected."""
+        num_draws, key = whole_number("num_draws", num_draws, 1), jax.random.key(seed_number(seed))
+        if not self.is_restricted:
+            return _sample(self.whitened, self.mixture, key, num_draws)
+        if isinstance(self.target, StoredTarget):
+            return jnp.asarray(self.target.choose_draws(num_draws, seed).z)
+        return self._sample_inside(key, num_draws)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether the fit met points of zero density, so that this is the mixture restricted to the others."""
+        return any(record.num_zero for record in self.trace)
+
+    def support_mass(self) -> Estimate:
+        """The share of the mixture that lies where the target's density is not zero: what a draw's acceptance is."""
+        if not self.is_restricted:
+            return Estimate(1.0, 0.0, 0)
+        draws = _sample(self.whitened, self.mixture, jax.random.key(_MASS_KEY), _MASS_DRAWS)
+        share = float(np.mean(~np.isneginf(self.log_target(draws))))
+        return Estimate(share, math.sqrt(share * (1 - share) / _MASS_DRAWS), _MASS_DRAWS)
+
+    def _sample_inside(self, key, num_draws: int) -> Float[Array, "num_draws dim"]:
+        """Rejection, as many draws a round as are wanted."""
+        kept: list[np.ndarray] = []
+        for number in range(_MOST_ROUNDS):
+            draws = np.asarray(_sample(self.whitened, self.mixture, jax.random.fold_in(key, number), num_draws))
+            kept.append(draws[~np.isneginf(self.log_target(draws))])  # NaN is broken, not outside
+            if sum(map(len, kept)) >= num_draws:
+                return jnp.asarray(np.concatenate(kept)[:num_draws])
+        raise ValueError(
+            f"less than one in {_MOST_ROUNDS} draws of the mixture lies where the log density is not -inf. Declare the "
+            "supports of the parameters (supports=, constrained distributions) instead of a density that is cut off."
+        )
 
     def log_prob(self, z: ArrayLike) -> Array:
-        """The normalised log density at unconstrained points `z` of shape (..., dim); the result has shape (...)."""
+        """The normalised log density at unconstrained points `z` of shape (..., dim); the result has shape (...).
+
+        Where the target's density is zero on part of the space (`is_restricted`), that of the draws: -inf there, and
+        higher elsewhere by -log `support_mass()`.
+        """
         if isinstance(z, Mapping | str):
             raise ValueError(
                 f"z must be an array of unconstrained points, of shape (..., {self.dim}), got {type(z).__name__}. "
@@ -125,7 +168,23 @@ class Posterior(eqx.Module):
         if z.ndim == 0 or z.shape[-1] != self.dim:
             raise ValueError(f"z must have shape (..., {self.dim}), got {z.shape}.")
         flat = z.reshape(-1, self.dim)
-        return _log_prob(self.whitened, self.mixture, flat).reshape(z.shape[:-1])
+        log_q = _log_prob(self.whitened, self.mixture, flat)
+        if self.is_restricted:
+            inside = ~np.isneginf(self.log_target(flat))
+            log_q = jnp.where(inside, log_q - math.log(self.support_mass().value), -jnp.inf).astype(log_q.dtype)
+        return log_q.reshape(z.shape[:-1])
+
+    def _repr_html_(self) -> str:
+        """What was fitted and found, and the model's parameters."""
+        rows = [
+            ("ELBO", str(self.elbo)),
+            ("components", str(self.num_components)),
+            ("dimensions", str(self.dim)),
+            ("stopped because", self.stop_reason),
+            ("evaluations", f"{self.num_evaluations:,}"),
+            ("seconds", f"{self.seconds:.1f}, {self.compile_seconds:.1f} of them compiling"),
+        ]
+        return html_block(html_line("Posterior", strong=True), html_table((), rows), as_html(self.target))
 
     def __repr__(self) -> str:
         num = self.num_components
@@ -141,8 +200,11 @@ def _sample(whitened, mixture, key, num_draws):
 
 @compiled
 def _log_prob(whitened, mixture, points):
-    log_det = whitened.log_det()
-    return map_chunks(lambda z: mixture.log_prob(whitened.whiten(z)) - log_det, points)
+    def one(z):
+        u = whitened.whiten(z)
+        return mixture.log_prob(u) - whitened.log_det(u)
+
+    return map_chunks(one, points)
 
 
 @partial(compiled, runs_once=True)

@@ -24,7 +24,8 @@ from relbo.ascent.base import WINDOW
 from relbo.ascent.curvature import laplace_factors, softest
 from relbo.budgets import FEW, budget
 from relbo.choices import choose_name
-from relbo.door import Door, anchored
+from relbo.door import Door, Rough, anchored, note
+from relbo.estimate import Estimate
 from relbo.families import DENSE_LIMIT, Cholesky, Diagonal, LocationScale, LocationScaleParams, LowRank, Normal
 from relbo.families.scale import LowRankParams
 from relbo.mixture import Mixture, nothing
@@ -32,7 +33,7 @@ from relbo.objectives import AbstractEstimator, FiniteStep
 from relbo.oracles.starts import scattered
 from relbo.whitening import WIDE, Whitened
 
-_KINDS = ("auto", "dense", "low_rank", "diagonal", "none")
+_KINDS = ("auto", "affine", "flow", "dense", "low_rank", "diagonal", "none")
 _WALK_STEPS = 100
 _KEPT = 4
 """Points of a path that are looked at, the end among them."""
@@ -47,10 +48,17 @@ _ANCHORINGS = 2
 """A walk on a minibatch ends sqrt(N / n) posterior widths from the mode; anchored there, the next one ends near it."""
 _FAR = (1e2, 1e4, 1e6)
 """Standard deviations from the center at which a proper density has fallen."""
+_SLOWEST = 1.05
+"""The least power of the distance by which it falls there, in the end, with some room for rounding."""
 
 
 class Preconditioner(eqx.Module):
-    """Settings of the race. `kind`: dense up to 256 dimensions and low rank beyond ("auto"), or as named."""
+    """Settings of the race, and whether coordinates are learned behind it.
+
+    `kind`: the map is "dense", "low_rank" or "diagonal" ("none": there is no race); "affine" is dense up to 256
+    dimensions and low rank beyond. "flow" learns a flow behind it, before boosting; "auto", the default, does so when
+    boosting has ended with something left to gain, and keeps what is better.
+    """
 
     kind: str = eqx.field(static=True, default="auto")
     num_steps: int = eqx.field(static=True, default=200)
@@ -147,8 +155,22 @@ def _curved(key, door: Door, num: int, dense: bool) -> tuple[np.ndarray, np.ndar
     factors = np.where(usable[:, None, None], factors, 0.1 * np.eye(door.dim))
     scores = np.where(usable, _laplace_elbos(key, door, candidates, factors), -np.inf)
     best = np.argsort(-scores, kind="stable")[: num - 1]
+    if np.isfinite(scores[best[0]]):
+        factor, entropy = factors[best[0]], 0.5 * door.dim * (1 + np.log(2 * np.pi))
+        scales = np.tril(factor, -1) + np.diag(np.log(np.abs(np.diagonal(factor))))
+        _note(key, door, candidates[best[0]], scales, Estimate(float(scores[best[0]] + entropy), np.inf, _SCORE_DRAWS))
     chosen = np.append(best, len(candidates) - 3)
     return candidates[chosen], factors[chosen]
+
+
+def _note(key, door: Door, loc, scales, elbo: Estimate) -> None:
+    """What a fit would return if it had to end now."""
+    loc, scales = np.asarray(loc, door.dtype), np.asarray(scales, door.dtype)
+
+    def target() -> Whitened:
+        return _whitened(key, door, LocationScaleParams(jnp.asarray(loc), jnp.asarray(scales), ()), 0).target
+
+    note(Rough(target, elbo))
 
 
 def _laplace_elbos(key, door: Door, points: np.ndarray, factors: np.ndarray) -> np.ndarray:
@@ -179,6 +201,9 @@ def _race(key, door: Door, scale, ascent: NaturalAscent, estimator, runners) -> 
             gain = np.where(np.isfinite(before), value - before, np.inf)
         order = np.argsort(-value, kind="stable")
         lead = order[0]
+        if np.isfinite(value[lead]):  # against an empty mixture the finite step adds log 2
+            elbo = Estimate(float(value[lead] - np.log(2.0)), float(std_err[lead]), WINDOW * ascent.draws)
+            _note(key, door, climb.state.walk.base.loc[lead], climb.state.walk.base.scale[lead], elbo)
         settled = gain[lead] <= max(2 * std_err[lead], 1e-3)
         with np.errstate(invalid="ignore"):
             chasing = (value + _CATCH_UP * np.maximum(gain, 0.0) >= value[lead]) & np.isfinite(value)
@@ -282,16 +307,38 @@ def check_proper(door: Door, scale, params: LocationScaleParams) -> None:
     known = ~np.isnan(falls)
     last = len(distances) - 1 - np.argmax(known[::-1], axis=0)
     flat = known.any(axis=0) & ~(falls[last, np.arange(falls.shape[1])] > 0)
-    if not flat.any() or not np.isfinite(values[0]):
+    if not np.isfinite(values[0]):
+        return
+    if not flat.any():
+        _check_tails(values[1:].reshape(len(distances), -1), distances, directions, door)
         return
     worst = int(np.flatnonzero(flat)[0])
-    direction, names = np.abs(directions[worst]), door.target.coordinate_names()
-    moved = [names[i] for i in np.argsort(-direction)[:3].tolist() if direction[i] > 0.1 * direction.max()]
     warn(
-        f"The log density may be improper: it does not fall off in the direction of {', '.join(moved)} (at "
-        f"{distances[last[worst]]:g} standard deviations it is as high as at the center). If that is so, no posterior "
-        "exists: give that parameter a proper prior, or fix it."
+        f"The log density may be improper: it does not fall off in the direction of {_moved(door, directions[worst])} "
+        f"(at {distances[last[worst]]:g} standard deviations it is as high as at the center). If that is so, no "
+        "posterior exists: give that parameter a proper prior, or fix it."
     )
+
+
+def _check_tails(values: np.ndarray, distances: np.ndarray, directions: np.ndarray, door: Door) -> None:
+    """Warn where the density falls no faster than 1 / r between the two largest distances."""
+    with np.errstate(invalid="ignore"):
+        powers = (values[-2] - values[-1]) / np.log(distances[-1] / distances[-2])
+    slow = np.isfinite(powers) & (powers < _SLOWEST)
+    if not slow.any():
+        return
+    worst = int(np.argmin(np.where(slow, powers, np.inf)))
+    warn(
+        f"The log density may be improper: far out it falls only as r^-{max(powers[worst], 0.0):.2g} in the direction "
+        f"of {_moved(door, directions[worst])}, and what falls no faster than 1 / r has no finite integral. Give that "
+        "parameter a proper prior."
+    )
+
+
+def _moved(door: Door, direction: np.ndarray) -> str:
+    """The coordinates that a direction is mostly about."""
+    sizes, names = np.abs(direction), door.target.coordinate_names()
+    return ", ".join(names[i] for i in np.argsort(-sizes)[:3].tolist() if sizes[i] > 0.1 * sizes.max())
 
 
 def _directions(scale, params: LocationScaleParams) -> np.ndarray:

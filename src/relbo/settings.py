@@ -10,7 +10,7 @@ from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
 from relbo.boosting import Booster
 from relbo.budgets import Budget, budget
 from relbo.choices import choose_name, choose_object
-from relbo.families import AbstractFamily, resolve_family
+from relbo.families import DENSE_LIMIT, AbstractFamily, FlowFamily, resolve_family
 from relbo.families.natural import has_geometry
 from relbo.memory import affordable_draws, as_bytes, check_size, points_at_once
 from relbo.objectives import ESTIMATORS, RELBO, AbstractEstimator, AbstractObjective, FiniteStep
@@ -21,6 +21,7 @@ from relbo.targets import as_target
 
 OBJECTIVES: dict[str, AbstractObjective] = {"finite_step": FiniteStep(), "relbo": RELBO()}
 _FULL_DATA_DRAWS = 2048  # with minibatches what is measured still uses all data, so on fewer draws
+_FLOW_STEPS, _FLOW_RATE = 800, 0.01
 _SCORE_DRAWS = 256  # per component and step: values carry far less than gradients
 
 
@@ -44,14 +45,18 @@ def make_booster(
     without gradient gets the score-function estimator. A component is kept if it improves the ELBO by `min_improvement`
     nats (1e-4; with the fixed step, which is not monotone, all are kept). `num_measure` draws, over all slots of the
     mixture, measure ELBO and gap in every iteration (16,384; with minibatches 2,048): fewer cost less where the target
-    is dear, and errors grow. `max_memory`, in bytes or as in "2GB", bounds what evaluations and draws take at once,
-    beyond the data; by default about 1 GB is for the evaluations.
+    is dear, and errors grow. `precondition` says in which coordinates: behind an affine map that a race finds, and
+    behind a flow where one pays ("auto"), always ("flow") or never ("affine"; see `Preconditioner`). `max_memory`, in
+    bytes or as in "2GB", bounds what evaluations and draws take at once, beyond the data; by default about 1 GB is for
+    the evaluations.
     """
     target = as_target(target)
     memory = None if max_memory is None else as_bytes(max_memory)
     chosen_family = resolve_family(family, target.dim)
     afford = budget(target.dim)
     natural = "natural" if has_geometry(chosen_family) else "gradient"
+    if isinstance(chosen_family, FlowFamily):
+        natural = "flow"
     chosen_estimator = _estimator(target, estimator)
     chosen_oracle = choose_object("oracle", oracle or natural, _oracles(afford), AbstractOracle)
     if refine is True or refine is False or refine is None:
@@ -69,6 +74,7 @@ def make_booster(
             ascent.check(chosen_family)
     if not isinstance(precondition, Preconditioner):
         precondition = Preconditioner(precondition, num_draws=afford.ascent_draws)
+    _check_flow(precondition.kind, target)
     check_size(chosen_family, target.dim, target.dtype, afford.capacity, precondition.kind == "dense", memory)
     if num_measure is None:
         num_measure = _FULL_DATA_DRAWS if target.subsamples else afford.measure_draws
@@ -92,6 +98,15 @@ def make_booster(
         num_measure=affordable_draws(num_measure, target.dim, target.dtype, memory),
         points_at_once=points_at_once(target, memory),
     )
+
+
+def _check_flow(kind: str, target) -> None:
+    if kind == "flow" and not (target.differentiable and 2 <= target.dim <= DENSE_LIMIT):
+        what = f"{target.dim} dimension{'s' if target.dim > 1 else ''}" if target.differentiable else "no gradient"
+        raise ValueError(
+            f'precondition="flow" needs gradients and 2 to {DENSE_LIMIT} dimensions, and this target has {what}. Use '
+            'precondition="affine".'
+        )
 
 
 def paper(variant: str = "fully_corrective", *, family: str | AbstractFamily = "mean_field_normal") -> dict[str, Any]:
@@ -133,6 +148,9 @@ def _oracles(afford: Budget) -> dict[str, AbstractOracle]:
         "gradient": GradientOracle(
             num_draws=min(16, afford.ascent_draws), num_restarts=min(4, afford.num_restarts), starts=starts
         ),
+        "flow": AscentOracle(
+            ascent=_slow_gradient(afford, _FLOW_STEPS), num_restarts=min(2, afford.num_restarts), starts=starts
+        ),
         "laplace": LaplaceOracle(num_restarts=min(8, 2 * afford.num_restarts), starts=starts),
         "joint": JointOracle(),
     }
@@ -141,7 +159,12 @@ def _oracles(afford: Budget) -> dict[str, AbstractOracle]:
 def _refinements(afford: Budget) -> dict[str, AbstractAscent]:
     gradient = GradientAscent(num_steps=200, num_draws=min(16, afford.ascent_draws), learning_rate=0.02)
     natural = NaturalAscent(num_draws=afford.refine_draws, step_size=afford.step_size)
-    return {"natural": natural, "gradient": gradient}
+    return {"natural": natural, "gradient": gradient, "flow": _slow_gradient(afford, _FLOW_STEPS // 4)}
+
+
+def _slow_gradient(afford: Budget, num_steps: int) -> GradientAscent:
+    """Adam for flows, whose numbers are weights: steps that suit locations and scales would tear them."""
+    return GradientAscent(num_steps, num_draws=min(16, afford.ascent_draws), learning_rate=_FLOW_RATE)
 
 
 def _natural(afford: Budget) -> NaturalAscent:

@@ -8,6 +8,11 @@ import equinox as eqx
 from relbo.budgets import ENOUGH, FEW
 from relbo.trace import Record
 
+_SLOW = 0.05
+"""Nats (half the variance of log p - log q) left, at which a fit that will run out of components tries a flow."""
+_LEFT = 0.02
+"""And at which one that has ended does."""
+
 
 class AbstractStop(eqx.Module):
     """A rule; `reason` returns a sentence when it fires, None otherwise."""
@@ -42,7 +47,7 @@ class GapBelow(AbstractStop):
         if record.gap is None or record.improvement is None:
             return False
         noise = 2 * record.gap.std_err
-        return bool(abs(record.gap.value) + noise < self.tol and record.improvement.value < self.tol)
+        return bool(abs(float(record.gap.value)) + noise < self.tol and record.improvement.value < self.tol)
 
 
 class Stalled(AbstractStop):
@@ -139,3 +144,21 @@ class MaxEvaluations(AbstractStop):
 
     def exceeded(self, seconds, evaluations):
         return f"the budget of {self.num:,} evaluations was spent" if evaluations >= self.num else None
+
+
+def worth_learning(records: list[Record], most: int, ended: bool) -> bool:
+    """Whether learned coordinates are worth a try: once, where much is left to gain when boosting has ended, or will be
+    when it runs out of components.
+
+    What is left is told by half the variance of log p - log q, and what the components that are left will gain by what
+    the last ones did. So a fit that is near its target never pays for a flow.
+    """
+    kept = [record for record in records if record.accepted]
+    left = 0.5 * kept[-1].spread ** 2
+    if any(record.kind == "flow" for record in records) or not left > (_LEFT if ended else _SLOW):
+        return False
+    last = records[-1].improvement
+    if ended or last is None:
+        return ended
+    added = max(1, kept[-1].num_components - (kept[-2].num_components if len(kept) > 1 else 0))
+    return max(0.0, float(last.value)) * (most - kept[-1].num_components) / added < left

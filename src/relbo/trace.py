@@ -14,7 +14,7 @@ class Record:
 
     iteration: int
     kind: str
-    """The kind of step: "first", "fully-corrective", "frank-wolfe", "away", "pairwise", "polish"."""
+    """The kind of step: "first", "fully-corrective", "frank-wolfe", "away", "pairwise", "flow", "polish"."""
     accepted: bool
     num_components: int
     weights: np.ndarray
@@ -42,4 +42,5 @@ class Record:
     compile_seconds: float = 0.0
     """Of `seconds`, those in which JAX traced and compiled programs."""
     spent: dict[str, int] = field(default_factory=dict)
-    """`evaluations` by purpose: walks, curvature, race, starts, proposals, weights, refinement, measuring, checks."""
+    """`evaluations` by purpose: walks, curvature, race, flow, starts, proposals, weights, refinement, measuring,
+    checks."""

@@ -1,4 +1,7 @@
-r"""The target in coordinates $u$ with $z = m + A u$: everything between the search for the map and the posterior."""
+r"""The target in coordinates $u$ with $z = m + A\, T(u)$: everything between the search for the map and the posterior.
+
+$T$ is a flow where one was learned (`flows.py`), and nothing otherwise.
+"""
 
 from functools import partial
 
@@ -10,6 +13,7 @@ from jaxtyping import Array, Float
 from relbo._compiled import compiled
 from relbo.budgets import budget
 from relbo.families import DENSE_LIMIT, Box, Cholesky, Diagonal, LocationScale, LocationScaleParams, LowRank, Normal
+from relbo.flows import Flow
 from relbo.targets import AbstractTarget, AbstractWrapper
 from relbo.targets.minibatch import Anchored
 
@@ -18,14 +22,20 @@ WIDE = Box(loc=1e12, log_scale=27.0)
 
 
 class Whitened(AbstractWrapper):
-    r"""The target in whitened coordinates: $\log p(m + A u) + \log|\det A|$, so that ELBOs need no correction."""
+    r"""The target in whitened coordinates: $\log p(m + A\, T(u)) + \log|\det A| + \log|\det \partial T / \partial u|$.
+
+    So ELBOs need no correction.
+    """
 
     target: AbstractTarget
     family: LocationScale
     params: LocationScaleParams
+    flow: Flow | None
 
-    def __init__(self, target: AbstractTarget, family: LocationScale, params: LocationScaleParams):
-        self.target, self.family, self.params = target, family, params
+    def __init__(
+        self, target: AbstractTarget, family: LocationScale, params: LocationScaleParams, flow: Flow | None = None
+    ):
+        self.target, self.family, self.params, self.flow = target, family, params, flow
 
     @property
     def initial(self):
@@ -36,16 +46,24 @@ class Whitened(AbstractWrapper):
         return self.target.subsamples
 
     def subsample(self, key):
-        return Whitened(self.target.subsample(key), self.family, self.params)
+        return Whitened(self.target.subsample(key), self.family, self.params, self.flow)
 
     def with_target(self, target: AbstractTarget) -> "Whitened":
         """The same coordinates, and the same anchor, for another target of the same shape (new data)."""
         if isinstance(self.target, Anchored):
             target = self.target.moved(target)
-        return Whitened(target, self.family, self.params)
+        return Whitened(target, self.family, self.params, self.flow)
+
+    @property
+    def affine(self) -> "Whitened":
+        """The coordinates before the flow."""
+        return self if self.flow is None else Whitened(self.target, self.family, self.params)
+
+    def with_flow(self, flow: Flow) -> "Whitened":
+        return Whitened(self.target, self.family, self.params, flow)
 
     def log_density(self, u):
-        return self.target.log_density(self.unwhiten(u)) + self.log_det()
+        return self.target.log_density(self.unwhiten(u)) + self.log_det(u)
 
     def constrain(self, u):
         return self.target.constrain(self.unwhiten(u))
@@ -57,18 +75,25 @@ class Whitened(AbstractWrapper):
         return self.target.log_likelihood(self.unwhiten(u))
 
     def whiten(self, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        return self.family.scale.solve(self.params.scale, z - self.params.loc)
+        x = self.family.scale.solve(self.params.scale, z - self.params.loc)
+        return x if self.flow is None else self.flow.inverse(x)[0]
 
     def unwhiten(self, u: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        return self.family.transport(self.params, u)
+        x = u if self.flow is None else self.flow.transport(u)[0]
+        return self.family.transport(self.params, x)
 
-    def log_det(self) -> Float[Array, ""]:
+    def log_det(self, u: Float[Array, " dim"]) -> Float[Array, ""]:
+        """Of `unwhiten`, at a point; without a flow it is the same everywhere."""
+        affine = self.affine_log_det()
+        return affine if self.flow is None else affine + self.flow.transport(u)[1]
+
+    def affine_log_det(self) -> Float[Array, ""]:
         return self.family.scale.log_det(self.params.scale)
 
 
 def scale_of(kind: str, dim: int):
     """The linear maps that a kind of whitening chooses from."""
-    if kind == "auto":
+    if kind in ("auto", "affine", "flow"):
         kind = "dense" if dim <= DENSE_LIMIT else "low_rank"
     scales = {"dense": Cholesky(), "low_rank": LowRank(budget(dim).rank), "diagonal": Diagonal(), "none": Diagonal()}
     return scales[kind]

@@ -10,11 +10,13 @@ import numpy as np
 from relbo.calibration.ranks import NUM_TESTS, RankTest, check_ranks, holm, uniforms
 from relbo.calibration.trial import LOG_JOINT, Failure
 from relbo.estimate import Estimate
+from relbo.tables import html_block, html_line, html_table, text_table
 
 MAX_FAILURES = 0.05
 """A larger share of failed simulations and the calibration has not passed: those that worked are no fair sample."""
 _ROWS = 8
 _MESSAGE_LENGTH = 200
+_HEADING = ("quantity", "p", "draws too high by", "true / claimed sd", "")
 _POWER_SCORE = 1.2816  # the normal quantile of 0.9
 
 
@@ -144,17 +146,27 @@ class Calibration:
         return plot_ranks(self, num_quantities)
 
     def __str__(self) -> str:
-        rows = [("quantity", "p", "draws too high by", "true / claimed sd", "")]
+        return "\n".join([*text_table([_HEADING, *self._rows()]), *self._lines(), self.verdict])
+
+    def _repr_html_(self) -> str:
+        lines = map(html_line, self._lines())
+        return html_block(html_line(self.verdict, strong=True), html_table(_HEADING, self._rows()), *lines)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = []
         for test in self.worst[:_ROWS]:
             p = self.p_values[test.name]
             problem = test.problem(self.level / NUM_TESTS) if p < self.level else ""
             rows.append((test.name, f"{p:.2g}", str(test.shift), str(test.width), problem))
-        widths = [max(len(row[column]) for row in rows) for column in range(5)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return rows
+
+    def _lines(self) -> list[str]:
+        """What there is to say below the table."""
+        lines = []
         if len(self.names) > _ROWS:
             lines.append(f"... and {len(self.names) - _ROWS} more, with larger p")
         fits = f"{len(self.ranks)} fits, ranks among {self.num_draws} draws, {self.seconds:.0f} s"
         lines.append(f"{fits}; {self.num_failures} failures")
         if self.failures:
             lines.append(f"first failure: {self.failures[0].message[:_MESSAGE_LENGTH]}")
-        return "\n".join([*lines, self.verdict])
+        return lines

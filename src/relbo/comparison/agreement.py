@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from relbo.estimate import Estimate
+from relbo.tables import html_block, html_line, html_table, text_table
 
 _ROWS = 10
+_HEADING = ("parameter", "mean error (floor)", "sd error (floor)", "Wasserstein (floor)")
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,18 @@ class Agreement:
         return found
 
     def __str__(self) -> str:
-        rows = [("parameter", "mean error (floor)", "sd error (floor)", "Wasserstein (floor)")]
-        rows += [(one.name, str(one.mean), str(one.sd), str(one.wasserstein)) for one in self.worst[:_ROWS]]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([*text_table([_HEADING, *self._rows()]), *self._lines(), self.verdict])
+
+    def _repr_html_(self) -> str:
+        lines = map(html_line, self._lines())
+        return html_block(html_line(self.verdict, strong=True), html_table(_HEADING, self._rows()), *lines)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [(one.name, str(one.mean), str(one.sd), str(one.wasserstein)) for one in self.worst[:_ROWS]]
+
+    def _lines(self) -> list[str]:
+        """What there is to say below the table."""
+        lines = []
         if len(self.parameters) > _ROWS:
             lines.append(f"... and {len(self.parameters) - _ROWS} more that agree better")
         lines.append(f"sliced Wasserstein  {self.sliced_wasserstein}")
@@ -116,8 +126,7 @@ class Agreement:
             f"{self.num_draws} draws against {self.num_reference}, worth {self.reference_ess:.0f}; means and distances "
             "in sds of the reference"
         )
-        lines += [f"note: {note}" for note in self.notes]
-        return "\n".join([*lines, self.verdict])
+        return lines + [f"note: {note}" for note in self.notes]
 
 
 def _in_words(kind: str, value: float) -> str:

@@ -91,6 +91,8 @@ class Sample:
     num_own: int
     irreproducible: float
     """The largest difference of two evaluations of log p at one point, if it is more than rounding; else 0."""
+    num_infinite: int
+    """Of the mixture's own draws, those with a log density of +inf."""
 
 
 def draw(key, posterior: Posterior, num_own: int, num_heavy: int, modes: "NewModes") -> Sample:
@@ -101,7 +103,9 @@ def draw(key, posterior: Posterior, num_own: int, num_heavy: int, modes: "NewMod
     heavy, others = _draw_heavy(heavy_key, mixture, modes.members, modes.log_weights, num_heavy)
     # The first draws are evaluated again at the end: at the same points a log density must be the same.
     points = np.concatenate([own, np.asarray(others), own[:_REPEATED]])
-    log_p, _ = posterior.booster.door(posterior.whitened).numbers(points, "diagnosis")
+    door = posterior.booster.door(posterior.whitened)
+    log_p, _ = door.numbers(points, "diagnosis")
+    num_infinite = int(door.infinite(own[np.isnan(log_p[:num_own])]).sum())
     log_q = log_mixture(log_densities(mixture.family, mixture.params, points), weights_of(mixture))
     parts = log_densities(heavy.family, heavy.params, points)
     weights = np.exp(np.asarray(heavy.log_weights, np.float64))
@@ -110,10 +114,9 @@ def draw(key, posterior: Posterior, num_own: int, num_heavy: int, modes: "NewMod
     at_modes = log_mixture(parts, np.where(slots, 0.0, weights))
     log_heavy = np.logaddexp(at_components, at_modes) - log_q
     num = num_own + num_heavy
-    again = _difference(log_p[: len(points) - num], log_p[num:], door_eps(posterior))
-    return Sample(
-        points[:num], (log_p - log_q)[:num], log_heavy[:num], (at_modes > at_components)[:num], num_own, again
-    )
+    again = difference(log_p[: len(points) - num], log_p[num:], door_eps(posterior))
+    at_new_mode = (at_modes > at_components)[:num]
+    return Sample(points[:num], (log_p - log_q)[:num], log_heavy[:num], at_new_mode, num_own, again, num_infinite)
 
 
 def door_eps(posterior: Posterior) -> float:
@@ -133,17 +136,24 @@ class NewModes(eqx.Module):
 
 
 def new_modes(key, posterior: Posterior) -> NewModes:
-    """Search modes afresh, by the programs of the fit, and keep those that the mixture lacks.
+    """Search modes afresh, and keep those that the mixture lacks."""
+    door = posterior.booster.door(posterior.whitened)
+    return missing_modes(key, door, posterior.mixture, float(posterior.elbo.value))
+
+
+def missing_modes(key, door: Door, mixture: Mixture, log_z: float) -> NewModes:
+    """Search modes afresh, by the programs of the fit, and keep those that the mixture lacks; `log_z` may be rough.
 
     A mode is covered where q is at least a tenth of p / Z, and not looked at where its mass, by Laplace's
     approximation, is below a thousandth. A point from which log p rises all the way to a component is a tail.
     """
-    door = posterior.booster.door(posterior.whitened)
     keys = host_split(key, _SEARCHES)
-    searches = [find_modes(one, door, posterior.mixture.family, Starts()) for one in keys]
+    searches = [find_modes(one, door, mixture.family, Starts()) for one in keys]
     members = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *searches)
-    found = _heights(door, posterior.mixture, members)
-    chosen = uncovered(found, float(posterior.elbo.value))
+    # Search by search, so that a fit which does this compiles nothing for it.
+    locations = np.concatenate([np.asarray(locations_of(mixture.family, one), np.float64) for one in searches])
+    found = _heights(door, mixture, members, locations)
+    chosen = uncovered(found, log_z)
     padded = np.resize(chosen, _MOST_MODES) if len(chosen) else np.zeros(_MOST_MODES, int)
     log_weights = np.where(np.arange(_MOST_MODES) < len(chosen), -np.log(max(1, len(chosen))), -np.inf)
     kept = jax.tree.map(lambda leaf: np.asarray(leaf)[padded], members)
@@ -177,16 +187,15 @@ def uncovered(seen: Heights, log_z: float) -> np.ndarray:
     return np.array(chosen, int)
 
 
-def _difference(first: np.ndarray, second: np.ndarray, eps: float) -> float:
+def difference(first: np.ndarray, second: np.ndarray, eps: float) -> float:
     both = np.isfinite(first) & np.isfinite(second)
     difference = np.abs(first[both] - second[both])
     rounding = 1e-3 + 100 * eps * np.abs(first[both])
     return float(difference.max(initial=0.0)) if np.any(difference > rounding) else 0.0
 
 
-def _heights(door: Door, mixture: Mixture, members: PyTree) -> Heights:
+def _heights(door: Door, mixture: Mixture, members: PyTree, locations: np.ndarray) -> Heights:
     family, weights = mixture.family, weights_of(mixture)
-    locations = np.asarray(locations_of(family, members), np.float64)
     components = np.asarray(locations_of(family, mixture.params), np.float64)[weights > 0]
     heaviest = components[np.argmax(weights[weights > 0])]
     distances = np.sum((locations[:, None] - components) ** 2, axis=2)

@@ -7,10 +7,13 @@ from functools import cached_property
 import numpy as np
 
 from relbo.diagnostics.parameters import ParameterCheck
-from relbo.diagnostics.verdict import judge, wrong_parameters
+from relbo.diagnostics.verdict import high, judge, low, wrong_parameters
 from relbo.estimate import Estimate
+from relbo.tables import html_block, html_line, html_table
 
 _SHOWN = 3
+_LOOSE = 1.0
+"""Nats: a gap beyond is towards a component that a step may use a thousandth of."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Diagnosis:
     parameters: tuple[ParameterCheck, ...]
     """Every scalar parameter, the most wrong first."""
     modes: tuple[float, ...]
-    """The weights of the mixture's modes, the heaviest first."""
+    """The weights of the modes, the heaviest first: hills of the mixture that a valley of the posterior parts, too."""
     missed_mass: Estimate
     """The share of p's mass at modes that a fresh search found and the mixture lacks."""
     decay: float
@@ -70,6 +73,8 @@ class Diagnosis:
     num_components: int
     num_nan: int
     num_zero: int
+    num_infinite: int
+    """Draws with a log density of +inf, which are among `num_nan`, too."""
     irreproducible: float
     """The largest difference between two evaluations of the log density at one point, if beyond rounding; else 0."""
     last_gain: float
@@ -113,9 +118,28 @@ class Diagnosis:
         rows = [*self._rows(), *self._rows_of_trouble()]
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}  {value}" for name, value in rows]
-        if math.isfinite(self.gap.value):
-            lines.append(f"The gap {self.certifies}.")
-        return "\n".join([*lines, self.verdict])
+        return "\n".join([*lines, *self._lines(), self.verdict])
+
+    def _repr_html_(self) -> str:
+        rows = [*self._rows(), *self._rows_of_trouble()]
+        return html_block(html_line(self.verdict, strong=True), html_table((), rows), *map(html_line, self._lines()))
+
+    def _lines(self) -> list[str]:
+        """What there is to say below the table."""
+        return [f"The gap {self.certifies}."] if self.gap_problem is None else []
+
+    @property
+    def gap_problem(self) -> str | None:
+        """Why the gap says nothing here, if it does not: it is a bound, and may be a loose one or none at all."""
+        if not math.isfinite(self.gap.value):
+            return "not measured"
+        if high(self.gap) < 0:
+            return f"the oracle found nothing to add ({self.gap})"
+        if self.defensive.reliable and low(self.gap) > high(self.kl):
+            return f"not usable: it bounds log Z - ELBO from above, by {self.gap}, and that is known to be smaller"
+        if not self.defensive.reliable and low(self.gap) > _LOOSE:
+            return f"{self.gap}: components can still help, but no one can say how much"
+        return None
 
     def _rows(self) -> list[tuple[str, str]]:
         weights = self.defensive
@@ -131,7 +155,7 @@ class Diagnosis:
             ("ELBO", str(self.elbo)),
             ("log Z", f"{self.log_z}{doubt}"),
             ("log Z - ELBO", f"{self.kl}{doubt}"),
-            ("duality gap", str(self.gap) if math.isfinite(self.gap.value) else "not measured"),
+            ("duality gap", self.gap_problem or str(self.gap)),
             *k_hat,
             *ess,
             ("misplaced mass", f"{self.misplaced:.2g}"),
@@ -153,8 +177,10 @@ class Diagnosis:
             rows.append(("missed modes", f"{self.missed_mass} of the mass"))
         if self.num_nan:
             rows.append(("NaN draws", str(self.num_nan)))
+        if self.num_infinite:
+            rows.append(("infinite draws", str(self.num_infinite)))
         if self.num_zero:
-            rows.append(("outside support", str(self.num_zero)))
+            rows.append(("outside support", f"{self.num_zero / self.num_draws:.1%} of the mixture; sample rejects it"))
         return rows
 
 

@@ -149,6 +149,7 @@ def misplaced_mass(weighted: Weighted, log_heavy: np.ndarray, num_own: int) -> f
     own = np.ones(len(weighted.keep))
     if share < 1:
         own = np.exp(-np.logaddexp(math.log(share), math.log1p(-share) + log_heavy[weighted.keep]))
+    own = np.where(np.isfinite(weighted.log_weights), own, 0.0)  # q restricted to the support, as its draws are
     return float(0.5 * np.abs(np.exp(weighted.log_weights) - own / own.sum()).sum())
 
 

@@ -10,7 +10,7 @@ from relbo._compiled import host_split
 from relbo.diagnostics import estimates
 from relbo.diagnostics.defensive import NewModes, constrained, draw, new_modes
 from relbo.diagnostics.diagnosis import Defensive, Diagnosis
-from relbo.diagnostics.modes import modes_of
+from relbo.diagnostics.modes import confirmed, modes_of
 from relbo.diagnostics.parameters import check_parameters, named_columns
 from relbo.estimate import Estimate
 from relbo.posterior import Posterior
@@ -44,6 +44,7 @@ class Measurements:
     decay: float
     trace: tuple[Record, ...]
     stop_reason: str
+    num_infinite: int = 0
 
 
 def diagnose(posterior: Posterior, num_draws: int = 10_000, seed: int = 0) -> Diagnosis:
@@ -75,12 +76,13 @@ def measure(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
         values=values,
         gap=_gap(oracle_key, gap_key, posterior, modes),
         certifies=_certificate(posterior),
-        modes=tuple(float(weight) for weight in modes_of(posterior).weights),
+        modes=tuple(float(weight) for weight in confirmed(modes_of(posterior))),
         num_components=posterior.num_components,
         irreproducible=sample.irreproducible,
         decay=_decay(posterior),
         trace=tuple(posterior.trace),
         stop_reason=posterior.stop_reason,
+        num_infinite=sample.num_infinite,
     )
 
 
@@ -143,6 +145,7 @@ def diagnosis_of(seen: Measurements) -> Diagnosis:
         num_components=seen.num_components,
         num_nan=int(np.isnan(own_ratio).sum()),
         num_zero=int(np.isneginf(own_ratio).sum()),
+        num_infinite=seen.num_infinite,
         irreproducible=seen.irreproducible,
         last_gain=_last_gain(seen.trace),
         stop_reason=seen.stop_reason,

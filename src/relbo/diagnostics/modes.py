@@ -22,6 +22,7 @@ from relbo.posterior import Posterior
 DIP = 0.5
 """Nats. Two equal normals are told apart from a distance of about three standard deviations on."""
 _POINTS_BETWEEN = 15
+_MOST_CONFIRMED = 16
 _NEIGHBOURS = 32
 """Ways are tried from each component to so many nearest ones, so that their number grows with the components'."""
 
@@ -67,6 +68,28 @@ def modes_of(posterior: Posterior) -> Modes:
     tops = [np.flatnonzero(hills == hill)[np.argmax(heights[hills == hill])] for hill in order]
     own = np.asarray(jax.vmap(posterior.whitened.unwhiten)(jnp.asarray(locations)))
     return Modes(mass[order], own[tops], labels, posterior)
+
+
+def confirmed(modes: Modes) -> np.ndarray:
+    """The weights of the hills that a valley of the target parts, too, the heaviest first.
+
+    Components that cover a narrow neck (a funnel's) may leave valleys between them that the posterior has not: hills of
+    the mixture are joined where log p falls by less than `DIP` on the straight way between their tops.
+    """
+    num = min(len(modes), _MOST_CONFIRMED)
+    if num < 2:
+        return modes.weights
+    tops = modes.locations[:num].astype(np.float64)
+    pairs = np.stack(np.triu_indices(num, 1), axis=1)
+    shares = np.linspace(0.0, 1.0, _POINTS_BETWEEN + 2)[:, None]
+    ways = tops[pairs[:, 0], None] + shares * (tops[pairs[:, 1]] - tops[pairs[:, 0]])[:, None]
+    log_p = modes.posterior.log_target(ways.reshape(-1, tops.shape[1])).reshape(len(pairs), -1)
+    log_p = np.where(np.isnan(log_p), np.inf, log_p)  # what is broken is no valley
+    heights = np.empty(num)
+    heights[pairs[:, 0]], heights[pairs[:, 1]] = log_p[:, 0], log_p[:, -1]
+    hills = hills_of(heights, pairs, log_p.min(axis=1))
+    mass = np.array([modes.weights[:num][hills == hill].sum() for hill in range(hills.max() + 1)])
+    return np.sort(np.concatenate([mass, modes.weights[num:]]))[::-1]
 
 
 def hills_of(heights: np.ndarray, pairs: np.ndarray, passes: np.ndarray, dip: float = DIP) -> np.ndarray:

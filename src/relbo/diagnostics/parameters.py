@@ -63,7 +63,8 @@ def check_parameters(
     if not weighted.ess:
         return ()
     values = values[weighted.keep]
-    own = weighted.keep < num_own
+    # A draw outside the support is none of the posterior's: `sample` rejects it.
+    own = (weighted.keep < num_own) & np.isfinite(weighted.log_weights)
     weights = np.exp(weighted.log_weights)
     # A draw without weight may lie where a parameter overflows.
     values = np.where((weights[:, None] < 1e-300) & ~own[:, None] & ~np.isfinite(values), 0.0, values)

@@ -2,8 +2,8 @@
 
 The rules, in order; the first that holds decides.
 
-1. *The model itself has a problem*: draws with a NaN log density, many draws outside the support, a log density that
-   is not reproducible, or a density that falls too slowly to have an integral.
+1. *The model itself has a problem*: draws with an infinite or NaN log density, nearly all of the mixture outside the
+   support, a log density that is not reproducible, or a density that falls too slowly to have an integral.
 2. *Not converged*, a mode is missing: a fresh search found mass where the mixture has none.
 3. *Good*: by reliable weights, KL(q || p) is small, no parameter's mean or standard deviation is visibly off, and
    k-hat of the mixture's own draws is below its limit, or of a tail too small to matter.
@@ -30,7 +30,8 @@ WORDS = {
 }
 
 MOST_NAN = 0.01
-MOST_ZERO = 0.05
+MOST_ZERO = 0.9
+"""Of the mixture, outside the support: `sample` rejects what is there, and what is left can be judged as any other."""
 LEAST_MISSED = 0.02
 GOOD_KL = 0.1
 """Nats. By Pinsker no probability is off by more than 0.22, and an error spread over many parameters is far smaller in
@@ -65,6 +66,11 @@ def _model(found: "Diagnosis") -> str | None:
     if found.stop_reason.startswith("it failed") and "RESOURCE_EXHAUSTED" not in found.stop_reason:
         return f"the fit ended early, {found.stop_reason}. Mend that, and continue with start=."
     nan, zero = found.num_nan / found.num_draws, found.num_zero / found.num_draws
+    if found.num_infinite:
+        return (
+            f"its log density is +inf at {found.num_infinite} of {found.num_draws} draws, and what is infinite has no "
+            "posterior. Look there for a scale of zero, log(0) or a division by zero."
+        )
     if nan > MOST_NAN:
         return f"{_percent(nan)} of the draws have a NaN log density. Look at the model there, for overflow or log(0)."
     if found.irreproducible > 0:
@@ -74,8 +80,8 @@ def _model(found: "Diagnosis") -> str | None:
         )
     if zero > MOST_ZERO:
         return (
-            f"{_percent(zero)} of the draws lie outside its support. Declare the supports of the parameters, so that "
-            "no draw can."
+            f"{_percent(zero)} of the mixture lies outside its support. Declare the supports of the parameters, so "
+            "that no draw can."
         )
     if found.decay < 1:
         return (
@@ -90,9 +96,18 @@ def _missed(found: "Diagnosis") -> str | None:
         return None
     return (
         "a fresh search found modes that the mixture lacks, with "
-        f"{_percent(float(found.missed_mass.value))} of the mass. "
-        "Continue with start= and a larger max_components."
+        f"{_percent(float(found.missed_mass.value))} of the mass. {_to_go_on(found)} It begins at the modes that such "
+        "a search finds."
     )
+
+
+def _to_go_on(found: "Diagnosis") -> str:
+    """How to continue, by what ended the fit."""
+    if "component" in found.stop_reason and "the most allowed" in found.stop_reason:
+        return "Continue with fit(target, start=posterior) and a larger max_components."
+    if "the budget of" in found.stop_reason or "the most allowed" in found.stop_reason:
+        return "Continue with fit(target, start=posterior) and a larger budget."
+    return "Continue with fit(target, start=posterior)."
 
 
 def _good(found: "Diagnosis") -> str | None:
@@ -114,8 +129,8 @@ def _not_converged(found: "Diagnosis") -> str | None:
         return None
     if found.stopped_early or max(low(found.gap), found.last_gain) > LARGE_GAIN:
         return (
-            f"log Z - ELBO is {_about(found.kl)} nats, and the fit stopped because {found.stop_reason}. Continue with "
-            "start= and a larger max_components."
+            f"log Z - ELBO is {_about(found.kl)} nats, and the fit stopped because {found.stop_reason}. "
+            f"{_to_go_on(found)}"
         )
     if found.defensive.reliable:
         return None

@@ -1,6 +1,7 @@
-"""Base families: noise (normal, laplace, student-t) x scale (diagonal, low-rank, Cholesky), truncated, NumPyro's."""
+"""Base families: noise (normal, laplace, student-t) x scale (diagonal, low-rank, full), truncated, flows, NumPyro's."""
 
 from relbo.families.base import AbstractFamily, Box
+from relbo.families.flow import FlowFamily, FlowMember
 from relbo.families.location_scale import LocationScale, LocationScaleParams
 from relbo.families.noise import AbstractNoise, Laplace, Normal, StudentT
 from relbo.families.numpyro_adapter import NumPyroFamily, from_numpyro
@@ -16,6 +17,8 @@ __all__ = [
     "Box",
     "Cholesky",
     "Diagonal",
+    "FlowFamily",
+    "FlowMember",
     "Laplace",
     "LocationScale",
     "LocationScaleParams",

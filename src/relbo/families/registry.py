@@ -2,6 +2,7 @@
 
 from relbo.choices import did_you_mean
 from relbo.families.base import AbstractFamily
+from relbo.families.flow import FlowFamily
 from relbo.families.location_scale import LocationScale
 from relbo.families.noise import AbstractNoise, Laplace, Normal, StudentT
 from relbo.families.scale import AbstractScale, Cholesky, Diagonal, LowRank
@@ -12,7 +13,7 @@ DENSE_LIMIT = 256
 
 NOISES: dict[str, AbstractNoise] = {"normal": Normal(), "laplace": Laplace(), "student_t": StudentT()}
 SCALES: dict[str, AbstractScale] = {"mean_field": Diagonal(), "low_rank": LowRank(), "full": Cholesky()}
-OTHERS: dict[str, AbstractFamily] = {"truncated_normal": TruncatedNormal()}
+OTHERS: dict[str, AbstractFamily] = {"truncated_normal": TruncatedNormal(), "flow": FlowFamily()}
 
 
 def family_names() -> list[str]:

@@ -110,8 +110,11 @@ def _walked(door: Door, points: np.ndarray, own: np.ndarray) -> np.ndarray:
     """The ends of walks from `points`, in whitened coordinates.
 
     Those of `own` walk in the model's, around its example: a far mode need not look round in the coordinates of
-    another. All of them ask the door together.
+    another. All of them ask the door together. A flow, which knows nothing of what is far away, bends no walk.
     """
+    if door.target.flow is not None:
+        ends = _walked(door.through(door.target.affine), points, own)
+        return np.asarray(_flowed_back(door.target.flow, ends))
     target, example = door.target, _example(door.target)
 
     def evaluate(at):
@@ -160,12 +163,18 @@ def _different(ends: np.ndarray, values: np.ndarray, most: int) -> np.ndarray:
 
 
 def _whitened(target: Whitened, points):
-    return _solved(target.family, target.params, points)
+    solved = _solved(target.family, target.params, points)
+    return solved if target.flow is None else _flowed_back(target.flow, solved)
 
 
 @partial(compiled, runs_once=True)
 def _solved(family, params, points):
     return jax.vmap(lambda z: family.scale.solve(params.scale, z - params.loc))(points)
+
+
+@partial(compiled, runs_once=True)
+def _flowed_back(flow, points):
+    return flow.inverse(points)[0]
 
 
 @partial(compiled, runs_once=True)

@@ -20,7 +20,14 @@ from relbo.posterior import Posterior
 from relbo.settings import make_booster
 from relbo.steps import AbstractStep
 from relbo.storage.container import pack, unpack, write_atomically
-from relbo.storage.layouts import decode_estimate, decode_record, encode_estimate, encode_record
+from relbo.storage.layouts import (
+    decode_estimate,
+    decode_record,
+    encode_estimate,
+    encode_flow,
+    encode_record,
+    flow_like,
+)
 from relbo.storage.objects import NotStored, decode, decode_number, encode, encode_number, encode_or_text
 from relbo.storage.targets import decode_target, encode_target
 from relbo.targets import AbstractTarget, as_target
@@ -114,7 +121,11 @@ def describe(
             arrays[f"{name}/log_weights"] = np.asarray(mixture.log_weights)
             arrays |= _leaves(f"{name}/params", mixture.params)
     arrays |= _leaves("modes", state.modes) | _leaves("memory", state.memory)
-    arrays |= _leaves("map", posterior.whitened.params)
+    arrays |= _leaves("map", posterior.whitened.params) | _leaves("flow", posterior.whitened.flow)
+    if state.other is not None:
+        arrays["other/log_weights"] = np.asarray(state.other.mixture.log_weights)
+        arrays |= _leaves("other/params", state.other.mixture.params)
+        arrays |= _leaves("other_modes", state.other.modes) | _leaves("other_memory", state.other.memory)
     if isinstance(posterior.whitened.target, Anchored):
         arrays["anchor"] = np.asarray(posterior.whitened.target.point)
     described = {
@@ -124,15 +135,21 @@ def describe(
         "family": encode_family(booster.family),
         "settings": settings_of(booster),
         "map": encode(posterior.whitened.family),
-        "iteration": state.iteration,
-        "explore": bool(state.explore),
-        "state_elbo": encode_estimate(state.elbo),
+        "flow": encode_flow(posterior.whitened.flow),
+        "other": None if state.other is None else _about(state.other),
+        **_about(state),
         "elbo": encode_estimate(posterior.elbo),
         "stop_reason": posterior.stop_reason,
         "trace": [encode_record(record) for record in posterior.trace],
         "fit": fit,
     }
     return described, arrays
+
+
+def _about(state: State) -> dict[str, Any]:
+    return {
+        "iteration": state.iteration, "explore": bool(state.explore), "state_elbo": encode_estimate(state.elbo)
+    }  # fmt: skip
 
 
 def encode_family(family: AbstractFamily) -> Any:
@@ -221,16 +238,25 @@ def _posterior(header: dict[str, Any], arrays: Arrays, target: StoredTarget, ste
     shown = _mixture("mixture", family, one, arrays, target.dtype) if "mixture/log_weights" in arrays else mixture
     whitened = _whitened(header, arrays, target)
     booster = _booster(header["settings"], target, family)
-    dtype = target.dtype
-    state = State(
-        target=whitened,
-        mixture=mixture,
-        modes=_modes(arrays, one),
-        memory=_memory(step_rule or booster.step_rule, arrays, "step_rule" in booster.missing),
-        elbo=decode_estimate(header["state_elbo"]),
-        iteration=_whole(header["iteration"]),
-        explore=bool(header["explore"]),
-    )
+    dtype, rule = target.dtype, step_rule or booster.step_rule
+
+    def state_of(about: dict[str, Any], prefix: str, mixture: Mixture, at: Whitened, other: State | None) -> State:
+        return State(
+            target=at,
+            mixture=mixture,
+            modes=_modes(f"{prefix}modes", arrays, one),
+            memory=_memory(f"{prefix}memory", rule, arrays, "step_rule" in booster.missing),
+            elbo=decode_estimate(about["state_elbo"]),
+            iteration=_whole(about["iteration"]),
+            explore=bool(about["explore"]),
+            other=other,
+        )
+
+    other = None
+    if header.get("other") is not None:  # files of older versions say nothing of it
+        before = _mixture("other", family, one, arrays, dtype)
+        other = state_of(header["other"], "other_", before, whitened.affine, None)
+    state = state_of(header, "", mixture, whitened, other)
     trace = [decode_record(record, dtype) for record in header["trace"]]
     return Posterior(
         shown, whitened, decode_estimate(header["elbo"]), trace, str(header["stop_reason"]), booster, state
@@ -274,11 +300,14 @@ def _whitened(header: dict[str, Any], arrays: Arrays, target: StoredTarget) -> W
     family = decode(header["map"])
     zeros = jax.ShapeDtypeStruct((target.dim,), target.dtype)
     params = _unflatten("map", arrays, jax.eval_shape(family.init, zeros, zeros))
-    _check_numbers("the map to whitened coordinates", jax.tree.leaves(params))
+    flow = None
+    if header.get("flow") is not None:  # files of older versions say nothing of it
+        flow = _unflatten("flow", arrays, flow_like(header["flow"], target.dim, target.dtype))
+    _check_numbers("the map to whitened coordinates", jax.tree.leaves((params, flow)))
     if "anchor" in arrays:
         point = _checked("anchor", arrays["anchor"], (target.dim,), target.dtype)
-        return Whitened(Anchored(target, point, np.nan, np.nan), family, params)
-    return Whitened(target, family, params)
+        return Whitened(Anchored(target, point, np.nan, np.nan), family, params, flow)
+    return Whitened(target, family, params, flow)
 
 
 def _mixture(name: str, family: AbstractFamily, one: PyTree, arrays: Arrays, dtype) -> Mixture:
@@ -292,20 +321,20 @@ def _mixture(name: str, family: AbstractFamily, one: PyTree, arrays: Arrays, dty
     return Mixture(family, params, weights)
 
 
-def _modes(arrays: Arrays, one: PyTree) -> PyTree:
-    if "modes/0" not in arrays:
+def _modes(name: str, arrays: Arrays, one: PyTree) -> PyTree:
+    if f"{name}/0" not in arrays:
         return None
-    return _unflatten("modes", arrays, one, arrays["modes/0"].shape[0])
+    return _unflatten(name, arrays, one, arrays[f"{name}/0"].shape[0])
 
 
-def _memory(step_rule: AbstractStep, arrays: Arrays, unknown: bool) -> PyTree:
+def _memory(name: str, step_rule: AbstractStep, arrays: Arrays, unknown: bool) -> PyTree:
     """Shaped as the rule's own; of a rule that is not known, the bare leaves."""
     if unknown:
-        return [jax.device_put(value) for name, value in sorted(arrays.items()) if name.startswith("memory/")]
+        return [jax.device_put(value) for key, value in sorted(arrays.items()) if key.startswith(f"{name}/")]
     own = step_rule.init()
     # Files of 0.1 held them in the precision of the fit.
-    cast = {name: np.asarray(arrays[name], leaf.dtype) for name, leaf in _leaves("memory", own).items()}
-    return _unflatten("memory", cast, own)
+    cast = {key: np.asarray(arrays[key], leaf.dtype) for key, leaf in _leaves(name, own).items()}
+    return _unflatten(name, cast, own)
 
 
 def _leaves(name: str, tree: PyTree) -> Arrays:

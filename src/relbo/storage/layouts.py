@@ -1,4 +1,4 @@
-"""A layout of parameters, and a trace, as JSON."""
+"""A layout of parameters, a trace, and the sizes of a flow, as JSON."""
 
 import dataclasses
 from collections import OrderedDict
@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from relbo.estimate import Estimate
+from relbo.flows import Flow, identity_flow
 from relbo.storage.objects import decode_number, encode_number
 from relbo.targets.layout import Layout, Leaf
 from relbo.targets.supports import assign_supports, support_words
@@ -143,3 +144,16 @@ def decode_record(data: dict[str, Any], dtype: np.dtype[Any]) -> Record:
         if field.type in (int, bool, str) and type(values.get(field.name, field.default)) is not field.type:
             raise ValueError(f"{field.name} of a record is {values[field.name]!r}")
     return Record(**values)
+
+
+def encode_flow(flow: Flow | None) -> dict[str, int] | None:
+    """The sizes of its layers."""
+    return None if flow is None else {"layers": flow.num_layers, "units": flow.num_units}
+
+
+def flow_like(data: Any, dim: int, dtype: np.dtype[Any]) -> Flow:
+    """The shapes of a flow of these sizes."""
+    layers, units = data["layers"], data["units"]
+    if not all(type(size) is int and 0 < size < 2**12 for size in (layers, units)):
+        raise ValueError(f"a flow cannot have {layers!r} layers of {units!r} units")
+    return jax.eval_shape(lambda: identity_flow(dim, dtype, layers, units))

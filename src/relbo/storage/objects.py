@@ -21,7 +21,8 @@ from relbo.storage.container import DTYPES
 _CLASSES: dict[str, type[eqx.Module]] = {
     cls.__name__: cls
     for cls in (
-        families.Box, families.Cholesky, families.Diagonal, families.Laplace, families.LocationScale, families.LowRank,
+        families.Box, families.Cholesky, families.Diagonal, families.FlowFamily, families.Laplace,
+        families.LocationScale, families.LowRank,
         families.Normal, families.NumPyroFamily, families.StudentT, families.TruncatedNormal,
         objectives.ELBO, objectives.RELBO, objectives.FiniteStep, objectives.Reparameterized, objectives.ScoreFunction,
         objectives.StickingTheLanding, Constant,

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from relbo.targets.layout import Layout
-from relbo.targets.table import as_table
+from relbo.targets.table import as_html, as_table
 
 _NUMBERS_AT_ONCE = 2**24  # 64 MB in float32
 
@@ -136,6 +136,12 @@ class AbstractTarget(eqx.Module):
     def __str__(self) -> str:
         """A table of the parameters."""
         return as_table(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dim} unconstrained coordinate{'s' if self.dim > 1 else ''}, {self.dtype})"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     # By identity, so that `jax.jit(target.log_density)` works: Equinox would hash the arrays, which cannot be hashed.
     # Programs that take the target as an argument compare its structure instead, and are shared between equal ones.

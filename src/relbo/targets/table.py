@@ -1,4 +1,4 @@
-"""A target on paper: what `print(target)` shows."""
+"""A target on paper: what `print(target)` and a notebook show."""
 
 import re
 from collections import Counter
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from relbo.tables import html_block, html_line, html_table, text_table
 from relbo.targets.layout import named_leaves
 
 if TYPE_CHECKING:
@@ -16,20 +17,41 @@ _MOST_ROWS = 40
 
 def as_table(target: "AbstractTarget") -> str:
     """A line for every parameter and computed quantity: its name, shape, support if known, and unconstrained size."""
+    rows = _rows(target)
+    more = [f"... and {len(rows) - 1 - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS + 1 else []
+    return "\n".join([_title(target), *text_table(rows[: _MOST_ROWS + 1]), *more])
+
+
+def as_html(target: "AbstractTarget") -> str:
+    """The same for a notebook."""
+    heading, *rows = _rows(target)
+    return html_block(html_line(_title(target), strong=True), html_table(heading, rows))
+
+
+def _title(target: "AbstractTarget") -> str:
+    unit = "coordinate" if target.dim == 1 else "coordinates"
+    return f"{type(target).__name__}: {target.dim} unconstrained {unit}, {target.dtype}"
+
+
+def _rows(target: "AbstractTarget") -> list[list[str]]:
+    """The heading and the lines, without columns that would be empty."""
     sizes = Counter(re.split(r"[\[:]", name)[0] for name in target.coordinate_names())
-    supports, shapes = target.supports(), _shapes(target)
+    supports, shapes, dims = target.supports(), _shapes(target), target.dims()
     shapes = shapes or dict.fromkeys(sizes, "")
     known = sizes.keys() <= shapes.keys()  # the coordinates of Stan's tuples have names of their own
-    rows = [(name, shapes[name], supports.get(name, ""), str(sizes[name])) for name in sizes if name in shapes]
-    rows += [(name, shapes[name], "", "computed" if known else "") for name in shapes if name not in sizes]
-    heading = ("parameter", "shape", "support", "coordinates")
-    shown = [column for column in range(4) if any(row[column] for row in rows)]
-    lines = [[row[column] for column in shown] for row in [heading, *rows[:_MOST_ROWS]]]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    more = [f"... and {len(rows) - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS else []
-    unit = "coordinate" if target.dim == 1 else "coordinates"
-    return "\n".join([f"{type(target).__name__}: {target.dim} unconstrained {unit}, {target.dtype}", *text, *more])
+    axes = {name: _axes(name, dims.get(name, ())) for name in shapes}
+    rows = [
+        (name, shapes[name], axes[name], supports.get(name, ""), str(sizes[name])) for name in sizes if name in shapes
+    ]
+    rows += [(name, shapes[name], axes[name], "", "computed" if known else "") for name in shapes if name not in sizes]
+    heading = ("parameter", "shape", "dims", "support", "coordinates")
+    shown = [column for column in range(len(heading)) if any(row[column] for row in rows)]
+    return [[row[column] for column in shown] for row in [heading, *rows]]
+
+
+def _axes(name: str, dims: tuple[str, ...]) -> str:
+    """The names of the axes, if they say more than their number."""
+    return ", ".join(dims) if any(not axis.startswith(f"{name}_dim_") for axis in dims) else ""
 
 
 def _shapes(target: "AbstractTarget") -> dict[str, str]:

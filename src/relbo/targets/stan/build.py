@@ -20,9 +20,11 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
+from relbo._compiled import cache_folder
 from relbo._require import locate
 
 _GLUE = pathlib.Path(__file__).with_name("glue.cpp")
@@ -83,12 +85,16 @@ def has_parameters(source: str, include: pathlib.Path | None) -> bool:
         return True
 
 
-def cache_folder() -> pathlib.Path:
-    """$RELBO_CACHE_DIR, else the folder `relbo` of the user's cache. Made if it does not exist."""
-    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = pathlib.Path(os.environ.get("RELBO_CACHE_DIR") or f"{user_cache}/relbo").expanduser().absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def inputs_of(source: str, include: pathlib.Path | None) -> dict[str, dict[str, Any]]:
+    """The names in the program's data block, with "type" and "dimensions" of each.
+
+    Raises:
+        ValueError: if stanc does not accept the program, with stanc's own text.
+    """
+    result = _stanc(locate("httpstan", extra="stan") / "stanc", source, ["--info"], include)
+    if result.returncode != 0:
+        raise ValueError(f"stanc does not accept the Stan program.\n{result.stderr.strip()}")
+    return json.loads(result.stdout)["inputs"]
 
 
 def _find_toolchain() -> Toolchain:

@@ -1,0 +1,100 @@
+"""Learned coordinates: Neal's funnel as the model has it, and as boosting sees it behind a flow. Not in the paper."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.stats import norm
+from matplotlib.figure import Figure
+
+import relbo
+from experiments.report import Options, Report, Table
+from experiments.runs import Runs, timed_fit
+
+_DIM, _QUICK_DIM = 10, 3
+_WIDTH = 3.0  # of v
+_NUM_SHOWN, _NUM_MEASURED = 2000, 20_000
+_KINDS = {"affine": "an affine map", "flow": "a flow behind it"}
+REMARKS = [
+    "log Z is known to be 0, so KL(q || p) is minus the ELBO, on draws that no fit has seen.",
+    "The draws in the figure are exact ones of the funnel, taken to the coordinates in which each fit was boosted: "
+    "where they are those of a standard normal, one component is enough.",
+]
+
+
+def run(options: Options, runs: Runs) -> Report:
+    dim = _QUICK_DIM if options.quick else _DIM
+    target = relbo.from_log_density(funnel, jnp.zeros(dim))
+    exact = exact_draws(dim, _NUM_SHOWN)
+    pieces = [
+        runs.once({"kind": kind, "seed": seed, "dim": dim}, functools.partial(_piece, target, kind, seed, exact))
+        for kind in _KINDS
+        for seed in options.seed_range(3, 1)
+    ]
+    rows = [
+        [_KINDS[p["kind"]], p["seed"], relbo.Estimate(p["kl"], p["std_err"], _NUM_MEASURED), p["components"],
+         f"{p['evaluations']:,}"]
+        for p in pieces
+    ]  # fmt: skip
+    table = Table(
+        f"Funnel in {dim} dimensions", ["coordinates", "seed", "KL(q || p)", "components", "evaluations"], rows
+    )
+    first = {p["kind"]: np.asarray(p["draws"]) for p in reversed(pieces)}
+    results = [{name: value for name, value in piece.items() if name != "draws"} for piece in pieces]
+    settings = {"dim": dim, "precondition": list(_KINDS), "others": "defaults"}
+    return Report("Learned coordinates", settings, [table], results, draw(exact, first), REMARKS)
+
+
+def funnel(z):
+    """v ~ N(0, 3^2), and all others given v ~ N(0, e^v)."""
+    return norm.logpdf(z[0], 0.0, _WIDTH) + jnp.sum(norm.logpdf(z[1:], 0.0, jnp.exp(z[0] / 2)))
+
+
+def exact_draws(dim: int, num: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    v = _WIDTH * rng.standard_normal((num, 1))
+    return np.concatenate([v, np.exp(v / 2) * rng.standard_normal((num, dim - 1))], axis=1)
+
+
+def _piece(target, kind: str, seed: int, exact: np.ndarray) -> dict[str, Any]:
+    posterior, seconds = timed_fit(target, seed=seed, precondition=kind)
+    draws = posterior.sample_unconstrained(_NUM_MEASURED, seed=seed + 1000)
+    ratios = np.asarray(posterior.log_prob(draws), np.float64) - posterior.log_target(draws)
+    whitened = jax.jit(jax.vmap(posterior.whitened.whiten))(jnp.asarray(exact, posterior.whitened.dtype))
+    return {
+        "kind": kind,
+        "seed": seed,
+        "kl": float(ratios.mean()),
+        "std_err": float(ratios.std() / np.sqrt(len(ratios))),
+        "components": posterior.num_components,
+        "evaluations": posterior.num_evaluations,
+        "seconds": seconds,
+        "draws": np.round(np.asarray(whitened)[:, :2], 4).tolist(),
+    }
+
+
+def draw(exact: np.ndarray, whitened: dict[str, np.ndarray]) -> Figure:
+    """The first two coordinates: the model's, those behind the affine map, and the learned ones."""
+    figure = Figure(figsize=(11, 3.9), layout="constrained")
+    panels = figure.subplots(1, 3)
+    _scatter(panels[0], exact[:, :2], "the model's coordinates", ("v", "$x_1$"), (10.0, 40.0))
+    _scatter(panels[1], whitened["affine"], "behind the affine map", ("$u_1$", "$u_2$"), (4.5, 6.0))
+    _scatter(panels[2], whitened["flow"], "learned", ("$u_1$", "$u_2$"), (4.5, 6.0))
+    for axes in panels[1:]:
+        angle = np.linspace(0.0, 2 * np.pi, 200)
+        for radius in (1.0, 2.0, 3.0):
+            axes.plot(radius * np.cos(angle), radius * np.sin(angle), color="#D55E00", linewidth=0.9)
+        axes.set_aspect("equal")
+    for axes, letter in zip(panels, "abc", strict=True):
+        axes.set_title(f"$\\bf{{{letter}}}$  {axes.get_title()}", loc="left", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _scatter(axes, points: np.ndarray, title: str, labels: tuple[str, str], limits: tuple[float, float]) -> None:
+    axes.scatter(points[:, 0], points[:, 1], s=3, color="#0072B2", alpha=0.5, linewidths=0)
+    axes.set(
+        title=title, xlabel=labels[0], ylabel=labels[1], xlim=(-limits[0], limits[0]), ylim=(-limits[1], limits[1])
+    )

@@ -1,0 +1,5 @@
+"""`python -m relbo`: the command line."""
+
+from relbo.cli import main
+
+main()
