@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: browser demo test test-all lint quality bench doors verdicts peers peers-quick reproduce clean
+.PHONY: browser demo test test-all lint docs picture dist wheel-alone quality bench doors verdicts peers peers-quick reproduce clean
 
 demo: $(STAMP)
 	$(VENV)/bin/python demo/run.py
@@ -23,6 +23,26 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+# The documentation site, tutorials executed, warnings as errors: docs/_build/html/index.html.
+docs: $(VENV)/.docs
+	$(VENV)/bin/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# The picture of README and site.
+picture: $(STAMP)
+	$(VENV)/bin/python demo/two_masts.py docs/_static/two_masts.png
+
+# Source archive and wheel, checked.
+dist: $(VENV)/.release
+	rm -rf dist
+	$(VENV)/bin/python -m build
+	$(VENV)/bin/python -m twine check --strict dist/*
+
+# The wheel in an environment of its own, without extras: it imports, and fits.
+wheel-alone: dist
+	rm -rf build/alone && $(PYTHON) -m venv build/alone
+	build/alone/bin/python -m pip install --quiet -c constraints.txt dist/*.whl
+	cd build && alone/bin/python ../tests/alone.py
 
 quality: $(STAMP)
 	$(VENV)/bin/python benchmarks/quality.py
@@ -45,6 +65,7 @@ verdicts: $(STAMP)
 peers: $(VENV)/.peers
 	$(VENV)/bin/python benchmarks/peers.py
 	$(VENV)/bin/python benchmarks/peers_page.py
+	$(VENV)/bin/python benchmarks/peers_readme.py
 
 peers-quick: $(VENV)/.peers
 	$(VENV)/bin/python benchmarks/peers.py --quick
@@ -54,13 +75,18 @@ reproduce: $(STAMP)
 	$(VENV)/bin/python -m experiments all
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) build dist docs/_build docs/_generated .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment is made once, and again when what it should hold has changed.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[test,lint,demo]"
+	touch $@
+
+# What builds the site and the archives.
+$(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(STAMP)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[$*]"
 	touch $@
 
 # The other tools of the comparison, which nothing else needs.

@@ -18,7 +18,8 @@ _QUICK = {"chemreact": "regressions", "icu": "regressions", "wine": "regressions
 """Quick experiments that run on one data set, and so the same programs."""
 
 LONGEST = (
-    "regressions", "quick systems", "faults", "stan", "two modes", "test_storage", "test_numpyro", "test_coverage",
+    "regressions", "quick systems", "faults", "stan", "test_documents", "two modes", "test_storage", "test_numpyro",
+    "test_coverage",
 )  # fmt: skip
 """In this order, before all others."""
 
@@ -29,4 +30,6 @@ def group_of(nodeid: str) -> str:
     if module == "test_quick_experiments":
         name = nodeid.partition("[")[2].removesuffix("]")
         return _QUICK.get(name, f"quick {name}")
+    if module == "test_documents" and "stan" in nodeid:
+        return "stan"
     return nodeid if module in _SHARE_NOTHING else _GROUPS.get(module, module)

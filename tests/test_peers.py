@@ -13,6 +13,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "benchmarks"))
 import peers
 import peers_figure
 import peers_page
+import peers_readme
 import peers_store
 from clock import CompileClock
 from methods import METHODS
@@ -195,6 +196,17 @@ def test_the_page_is_put_together_from_cells():
     assert "| banana | NumPyro AutoIAFNormal | 5 | failed | ValueError: a\\|b |" in page
     assert "the model has no PyMC form: nutpie on banana" in page
     assert "num_steps 10000" in page and "Where it loses" not in page
+
+
+def test_the_readme_is_filled_between_its_marks():
+    results = joined(("relbo", made_up(cpu=30.0)), ("auto_mvn", made_up(elbo=0.5)), ("nuts", made_up(20.0, None)))
+    before = f"above {peers_readme.BEGIN}old\n{peers_readme.END} below"
+    after = peers_readme.filled(before, peers_readme.summary(results))
+    assert after.startswith("above ") and after.endswith(" below") and "old" not in after
+    assert "| Banana | 2 | 0.100 ± 0.005 | 0.500 ± 0.005 | 0.500 ± 0.005 | 0.071 / 35.4% |" in after
+    assert peers_readme.filled(after, peers_readme.summary(results)) == after
+    with pytest.raises(ValueError, match="one <!-- peers:begin -->"):
+        peers_readme.filled("no marks", "text")
 
 
 def test_the_figure_has_a_panel_for_each_model():
