@@ -39,7 +39,7 @@ def interrupt():
 def test_a_budget_of_evaluations_spent_in_the_race(target, tmp_path):
     """The normal that leads the race is the result; no checkpoint is made of it."""
     whole = relbo.fit(target, max_components=1, **SETTINGS).trace[0].spent
-    num = sum(whole[purpose] for purpose in ("walks", "curvature") if purpose in whole)
+    num = sum(whole[purpose] for purpose in ("walks", "curvature", "race"))
     with pytest.warns(UserWarning, match="evaluations was spent before the first component.*a poor posterior"):
         posterior = relbo.fit(target, max_evaluations=num, checkpoint=tmp_path / "fit.ckpt", **SETTINGS)
     assert "before the first component was fitted" in posterior.stop_reason
