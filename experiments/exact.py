@@ -97,4 +97,4 @@ def _differences(mixture, target, noise):
 
 @eqx.filter_jit
 def _log_density(mixture, target, points):
-    return jax.vmap(lambda z: mixture.log_prob(target.whiten(z)) - target.log_det())(points)
+    return jax.vmap(lambda z: mixture.log_prob(target.whiten(z)) - target.log_det(target.whiten(z)))(points)

@@ -16,6 +16,7 @@ from relbo.families import (
     Box,
     Cholesky,
     Diagonal,
+    FlowFamily,
     LocationScale,
     LocationScaleParams,
     LowRank,
@@ -323,9 +324,10 @@ def test_a_small_box_is_respected():
 
 
 def test_names():
-    assert len(family_names()) == len(set(family_names())) == 13
+    assert len(family_names()) == len(set(family_names())) == 14
     assert resolve_family("truncated_normal", 3) == TruncatedNormal()
-    for name in [name for name in family_names() if name != "truncated_normal"]:
+    assert resolve_family("flow", 3) == FlowFamily()
+    for name in [name for name in family_names() if name not in ("truncated_normal", "flow")]:
         small, large = resolve_family(name, 3), resolve_family(name, DENSE_LIMIT + 1)
         assert isinstance(small, LocationScale)
         assert isinstance(small.scale, Cholesky) == ("full" in name or name in NOISES)

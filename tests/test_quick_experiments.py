@@ -10,7 +10,13 @@ from experiments.__main__ import EXPERIMENTS, main
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+LONG = ("faces", "systems", "chemreact", "icu")
+"""Those that take half a minute and more."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in EXPERIMENTS]
+)
 def test_quick_runs_to_the_end(name, tmp_path):
     assert main([name, "--quick", "--out", str(tmp_path)]) == 0
     raw = json.loads((tmp_path / f"{name}.quick.json").read_text())

@@ -23,7 +23,7 @@ def caution(posterior: Posterior) -> None:
     _of_rounding(posterior)
     _of_coordinates(posterior)
     _of_zero_density(posterior)
-    try:  # what follows evaluates the model at a few points more
+    try:  # what follows evaluates the model at a few points more, which are not of the trace
         _of_broken_draws(posterior)
         _of_noise(posterior)
     except (Exception, KeyboardInterrupt):  # a spent budget, or a model that failed: no reason to lose the fit

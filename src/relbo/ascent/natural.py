@@ -90,7 +90,7 @@ class NaturalAscent(AbstractAscent):
         state = _begin(mixture.params, mixture.log_weights)
         bank = Bank(key, capacity, self.draws // 2, dim, door.dtype)
         points = _place(mixture.family.scale, state.params, bank.at(0))
-        window = int(np.clip(self.window_draws // num_used, WINDOW, self.num_steps // 3))
+        window = max(1, min(max(self.window_draws // num_used, WINDOW), self.num_steps // 3))
         best, best_value, drops = state, -np.inf, 0
         for step in range(self.num_steps):
             seen = door(points, "refinement", num_used, bank.batch(step))

@@ -16,8 +16,8 @@ from relbo.families.base import AbstractFamily, Box
 from relbo.families.scale import Cholesky
 from relbo.flows import Flow, identity_flow
 
-_WIDEST = 30.0
-"""Of the numbers in a flow, for a bounded set."""
+_WIDEST = 2.0
+"""Of the numbers in a flow, for a bounded set, within which the inverse is exact in float32."""
 _SCALE = Cholesky()
 
 

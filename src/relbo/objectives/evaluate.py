@@ -16,8 +16,8 @@ import numpy as np
 
 from relbo.estimate import Estimate
 
-_NEAR = 1.0
-"""The standard deviation of log p - log q, in nats, up to which importance ratios have a variance to rely on."""
+_NEAR = 0.15
+"""The standard deviation of log p - log q, in nats, up to which the error bars of importance ratios are honest."""
 _AGREE = 2.0
 """Standard errors within which two estimates of log Z agree."""
 
