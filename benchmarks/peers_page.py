@@ -50,7 +50,24 @@ def page(results: Results, figure: str) -> str:
 
 def verdict(results: Results) -> str:
     """Where relbo wins and loses, in sentences."""
-    return "\n".join(f"- {line}" for line in (accuracy(results), *losses(results), cost(results), *moments(results)))
+    lines = (*incomplete(results), accuracy(results), *losses(results), cost(results), *moments(results))
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def incomplete(results: Results) -> list[str]:
+    """What a reader must know first of a run that was stopped."""
+    missing = results.missing()
+    if not missing:
+        return []
+    methods = {method: sum(other == method for _, other in missing) for method in results.methods}
+    parts = [f"{results.methods[name]['title']} on {num}" for name, num in methods.items() if num]
+    seeds = max(len(cells) for cells in results.cells.values())
+    num_pairs, num_models = len(results.models) * len(results.methods), len(results.models)
+    return [
+        f"**Not complete.** {len(missing)} of {num_pairs} pairs of model and method were not run ({', '.join(parts)} of "
+        f"{num_models} models), the others with {seeds} seed{'s' if seeds > 1 else ''}; "
+        '"all other tools" are those that were.'
+    ]
 
 
 def accuracy(results: Results) -> str:
@@ -159,7 +176,7 @@ def summary_table(results: Results) -> str:
         star = "" if (facts["reference"] or {}).get("log_z") is not None else " *"
         other = ranking.best_other
         rows.append([
-            f"{facts['title']} (`{model}`){star}",
+            f"{escape(facts['title'])} (`{model}`){star}",
             str(facts["dim"]),
             error_cell(results, model, OWN),
             error_cell(results, model, other) if other else "",

@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from peers_page import HERE, MVN, NUTS, cpu_cell, error_cell, moment_cell, table, verdict
+from peers_page import HERE, MVN, NUTS, cpu_cell, error_cell, escape, moment_cell, table, verdict
 from peers_tables import OWN, Results
 
 BEGIN, END = "<!-- peers:begin -->", "<!-- peers:end -->"
@@ -46,7 +46,7 @@ def row(results: Results, model: str) -> list[str]:
     facts, other = results.models[model], results.ranking(model).best_other
     star = "" if (facts["reference"] or {}).get("log_z") is not None else " *"
     return [
-        f"{facts['title']}{star}",
+        f"{escape(facts['title'])}{star}",
         str(facts["dim"]),
         error_cell(results, model, OWN),
         error_cell(results, model, MVN),

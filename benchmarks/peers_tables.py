@@ -49,6 +49,12 @@ class Results:
     def not_done(self, kinds: Iterable[str]) -> list[dict]:
         return [cell for cells in self.cells.values() for cell in cells if cell["kind"] in kinds]
 
+    def missing(self) -> list[tuple[str, str]]:
+        """Models and methods of a complete run without any cell."""
+        return [
+            (model, method) for model in self.models for method in self.methods if (model, method) not in self.cells
+        ]
+
     def median(self, model: str, method: str, read: Callable[[dict], Any]) -> float | None:
         """Over the seeds that finished and know the number."""
         values = [value for cell in self.done(model, method) if (value := read(cell)) is not None]
