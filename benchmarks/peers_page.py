@@ -64,8 +64,8 @@ def incomplete(results: Results) -> list[str]:
     seeds = max(len(cells) for cells in results.cells.values())
     num_pairs, num_models = len(results.models) * len(results.methods), len(results.models)
     return [
-        f"**Not complete.** {len(missing)} of {num_pairs} pairs of model and method were not run ({', '.join(parts)} of "
-        f"{num_models} models), the others with {seeds} seed{'s' if seeds > 1 else ''}; "
+        f"**Not complete.** {len(missing)} of {num_pairs} pairs of model and method were not run: {', '.join(parts)}"
+        f" of {num_models} models; the others with {seeds} seed{'s' if seeds > 1 else ''}; "
         '"all other tools" are those that were.'
     ]
 
