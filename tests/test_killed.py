@@ -96,6 +96,7 @@ def test_killed_writers_leave_a_fit_that_goes_on(seed, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_atomically", lambda path, parts, **rest: written.append(parts))
         relbo.fit(target, checkpoint=tmp_path / "whole", **settings)
+    seconds = _seconds_to_write(tmp_path / "timed", written)
     relbo.fit(target, checkpoint=tmp_path / "whole", **settings)
     expected = fault_worker.digest(str(tmp_path / "whole"))
     seen = set()
@@ -105,7 +106,7 @@ def test_killed_writers_leave_a_fit_that_goes_on(seed, tmp_path, monkeypatch):
         process = os.fork()
         if process == 0:
             _write_all(path, written)
-        time.sleep(rng.uniform(0, 0.06))
+        time.sleep(rng.uniform(0, 1.2 * seconds))
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         seen.add(len(relbo.load(path).trace) if path.exists() else 0)
@@ -113,6 +114,17 @@ def test_killed_writers_leave_a_fit_that_goes_on(seed, tmp_path, monkeypatch):
         assert fault_worker.digest(str(path)) == expected
         assert os.listdir(path.parent) == ["fit.ckpt"]
     assert len(seen) >= 3  # the blows fell at different iterations
+
+
+def _seconds_to_write(folder: pathlib.Path, written: list[list[bytes]]) -> float:
+    """How long a process that nobody kills takes on this disk, its start included."""
+    folder.mkdir()
+    begun = time.perf_counter()
+    process = os.fork()
+    if process == 0:
+        _write_all(folder / "fit.ckpt", written)
+    os.waitpid(process, 0)
+    return time.perf_counter() - begun
 
 
 def _write_all(path: pathlib.Path, written: list[list[bytes]]) -> None:
