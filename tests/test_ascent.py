@@ -211,8 +211,9 @@ def walled(z):
 
 
 def evaluated(function):
-    """As a door would: values and gradients at many points."""
-    return jax.jit(lambda points: Seen(*jax.vmap(jax.value_and_grad(function))(points)))
+    """As a door would: values and gradients at many points, of which the first count."""
+    program = jax.jit(lambda points: Seen(*jax.vmap(jax.value_and_grad(function))(points)))
+    return lambda points, num_used: program(points)
 
 
 @pytest.fixture(scope="session")
@@ -248,9 +249,12 @@ def test_walks_that_have_ended_ask_no_more():
     """From the mode itself a walk has nothing to gain; of the steps allowed few are taken."""
     asked = []
 
-    def evaluate(points):
+    climb = evaluated(quadratic)
+
+    def evaluate(points, num_used):
+        assert num_used == 2
         asked.append(points)
-        return evaluated(quadratic)(points)
+        return climb(points, num_used)
 
     points = np.tile(MODE.astype(np.float32), (2, 1))
     end = lbfgs_paths(evaluate, points, 100, 1)[:, -1]

@@ -105,8 +105,8 @@ def test_walks_and_curvature(target):
     assert_same(*both(target, lambda door: laplace_factors(lambda at: door.numbers(at, "curvature")[1], ends)), 1e-3)
 
 
-def _walk(door, points):
-    return door(points, "walks")
+def _walk(door, points, num_used):
+    return door(points, "walks", num_used)
 
 
 def test_measurements(target, mixture):

@@ -58,7 +58,7 @@ def joint_searches():
 def searched(cloud, door, params) -> float:
     """The step of a line search towards a component, on draws of its own and of the cloud."""
     mixture, slots = put(cloud.mixture, np.array([1]), params), np.array([1])
-    points = draw_each(jax.random.key(3), mixture, 512)
+    points = draw_each(jax.random.key(3), mixture, 512, 2).reshape(2 * 512, -1)
     log_p = door.numbers(points, "weights")[0].reshape(2, 512)
     log_s = log_densities(mixture.family, mixture.params, points).reshape(2, 512, 2)
     problem = weight_problem(cloud.weights.copy(), slots, log_p, log_s)

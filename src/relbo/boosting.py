@@ -55,8 +55,9 @@ class State(eqx.Module):
     """What the step rule remembers."""
     elbo: Estimate
     iteration: int
-    explore: bool
-    """Whether the next iteration looks for modes anew: after a rejection, and while far ones keep turning up."""
+    explore: int
+    """1 where the next iteration looks for modes anew: after a rejection, and while far ones keep turning up. More
+    after further rejections: it has looked, and is patient."""
     other: "State | None" = None
     """What boosting had reached before coordinates were learned: kept until it is known which is better."""
 
@@ -98,7 +99,7 @@ class Booster(eqx.Module):
                 f"The first component could not be fitted: its ELBO is {seen.estimate.value}. The log density is not "
                 "finite where the component lies. Start from a better example, or check the log density for overflow."
             )
-        state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, False)
+        state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, 0)
         return state, self._record(state, Tried("first", 1.0, num_nan), True, seen, door, begun)
 
     def rough(self, key: Key[Array, ""], target: Whitened, elbo: Estimate | None) -> tuple[State, Record]:
@@ -114,7 +115,7 @@ class Booster(eqx.Module):
         num_modes = self.oracle.starts.num_modes
         modes = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[:1], num_modes, axis=0), mixture.params)
         state = State(
-            target, mixture, modes if num_modes else None, self.step_rule.init(), seen.estimate, 0, bool(num_modes)
+            target, mixture, modes if num_modes else None, self.step_rule.init(), seen.estimate, 0, int(num_modes > 0)
         )
         return state, self._record(state, Tried("first", 1.0, 0), True, seen, door, begun)
 
@@ -127,7 +128,7 @@ class Booster(eqx.Module):
         mode_key, cloud_key, oracle_key, new_key, refine_key, measure_key = host_split(key, 6)
         door = self.door(state.target)
         old = _with_room(state.mixture)
-        modes = self.find_modes(mode_key, door) if state.explore else state.modes
+        modes = self.find_modes(mode_key, door) if state.explore == 1 else state.modes
         cloud = make_cloud(cloud_key, door, old, max(1, self.step_rule.num_draws or FEW.weight_draws), "weights")
         proposals = self._propose(oracle_key, door, cloud, modes, state.iteration + 1, most)
         new, update, memory, num_nan = self._weigh(new_key, door, cloud, proposals, state)
@@ -146,7 +147,7 @@ class Booster(eqx.Module):
             memory,
             seen.elbo.estimate if accepted else state.elbo,
             state.iteration + 1,
-            bool(not accepted or seen.gap.estimate.value > _FAR),
+            int(seen.gap.estimate.value > _FAR) if accepted else state.explore + 1,
             state.other,
         )
         kind = self.step_rule.kinds[update.kind]
@@ -181,7 +182,7 @@ class Booster(eqx.Module):
         modes = self.find_modes(mode_key, door)
         seen = measure_one(measure_key, door, mixture, self.num_measure)
         memory = self.step_rule.init()
-        after = State(door.target, mixture, modes, memory, seen.estimate, state.iteration + 1, False, state)
+        after = State(door.target, mixture, modes, memory, seen.estimate, state.iteration + 1, 0, state)
         return after, self._record(after, Tried("flow", 1.0, num_nan), True, seen, door, begun)
 
     def polish(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:

@@ -114,4 +114,5 @@ def _widths(posterior: Posterior) -> np.ndarray:
 def _draws(posterior: Posterior, num: int) -> np.ndarray:
     """Of every component, by the program that measures iterations."""
     each = -(-num // posterior.num_components)
-    return draw_each(jax.random.key(0), posterior.mixture, each)[: posterior.num_components * each]
+    draws = draw_each(jax.random.key(0), posterior.mixture, each)
+    return draws.reshape(-1, draws.shape[-1])

@@ -222,17 +222,19 @@ _programs: dict[Any, Any] = {}
 def _program_of(target: Whitened, minibatch: bool):
     dynamic, static = eqx.partition(target, eqx.is_array)
     leaves, structure = jax.tree.flatten(static)
-    identity = (minibatch, structure, tuple(leaves), jax.tree.structure(dynamic))
+    arrays, shape = jax.tree.flatten(
+        dynamic
+    )  # a call with a list of arrays is quicker than with objects that hold them
+    identity = (minibatch, structure, tuple(leaves), shape)
     if identity not in _programs:
 
-        def evaluate(dynamic, points):
-            if not minibatch:
-                return _evaluate(eqx.combine(dynamic, static), points)
-            dynamic, key = dynamic
-            return _evaluate(eqx.combine(dynamic, static).subsample(key), points)
+        def evaluate(arrays, points):
+            arrays, key = arrays if minibatch else (arrays, None)
+            whole = eqx.combine(jax.tree.unflatten(shape, arrays), static)
+            return _evaluate(whole.subsample(key) if minibatch else whole, points)
 
         _programs[identity] = jax.jit(evaluate, **compile_options())
-    return dynamic, _programs[identity]
+    return arrays, _programs[identity]
 
 
 def _evaluate(target: Whitened, points) -> Seen:

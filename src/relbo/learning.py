@@ -20,7 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
 
-from relbo._compiled import compiled
+from relbo._compiled import compiled, host_random
 from relbo.ascent.gradient import solid
 from relbo.door import Door
 from relbo.estimate import Estimate
@@ -67,7 +67,7 @@ def can_learn(door: Door) -> bool:
 
 def learn_flow(key: Key[Array, ""], door: Door) -> Learned:
     """The best flow that a few rounds find; where none gains, the identity. `door` is that of affine coordinates."""
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rng = host_random(key)
     noise = _antithetic(rng, _JUDGED, door)
     best = _judged(door, identity_flow(door.dim, door.dtype), noise)
     for index in range(_NUM_ROUNDS):
@@ -86,7 +86,7 @@ def covers(key: Key[Array, ""], flow: Flow, mixture: Mixture) -> bool:
     Each component of some weight is asked, at draws of its own: a flow that fell into one of several modes does not.
     """
     num, weights = num_active(mixture), weights_of(mixture)
-    points = draw_each(key, mixture, _COMPARED)[: num * _COMPARED]
+    points = draw_each(key, mixture, _COMPARED, num).reshape(num * _COMPARED, -1)
     log_q = log_mixture(log_densities(mixture.family, mixture.params, points), weights)
     short = np.asarray(_log_normal(flow, points), np.float64) - log_q
     each = np.median(short.reshape(num, _COMPARED), axis=1)

@@ -99,23 +99,23 @@ class _Looks:
 
     def _more(self, have: int, want: int) -> np.ndarray:
         mixture, num = self.mixture, self.num_components
-        points = self._draws(want)[:num, have:]
+        points = self._draws(have, want)
         flat = points.reshape(-1, points.shape[-1])
         log_p, _ = self.door.numbers(flat, "measuring")
-        log_q = log_mixture(log_densities(mixture.family, mixture.params, flat), self.weights)
+        log_q = log_mixture(log_densities(mixture.family, mixture.params, flat, num), self.weights[:num])
         ratios = np.zeros((mixture.capacity, want - have))  # of empty slots: zeros, which count for nothing
         ratios[:num] = (log_p - log_q).reshape(num, -1)
         return ratios
 
-    def _draws(self, num: int) -> np.ndarray:
-        """(capacity, num, dim). Of symmetric components each draw is followed by its mirror image: what is odd about
-        log p - log q, and near a normal posterior that is most of it, then costs no accuracy."""
-        mixture = self.mixture
+    def _draws(self, have: int, want: int) -> np.ndarray:
+        """(components, want - have, dim). Of symmetric components each draw is followed by its mirror image: what is
+        odd about log p - log q, and near a normal posterior that is most of it, then costs no accuracy."""
+        mixture, num = self.mixture, self.num_components
         if not mixture.family.symmetric:
-            return draw_each(self.key, mixture, num).reshape(mixture.capacity, num, -1)
-        draws = draw_each(self.key, mixture, num // 2).reshape(mixture.capacity, num // 2, 1, -1)
-        centers = np.asarray(locations_of(mixture.family, mixture.params))[:, None, None]
-        return np.concatenate([draws, 2 * centers - draws], axis=2).reshape(mixture.capacity, num, -1)
+            return draw_each(self.key, mixture, want, num, have)
+        draws = draw_each(self.key, mixture, want // 2, num, have // 2)[:, :, None]
+        centers = np.asarray(locations_of(mixture.family, mixture.params))[:num, None, None]
+        return np.concatenate([draws, 2 * centers - draws], axis=2).reshape(num, want - have, -1)
 
 
 def _ratios_of_one(key, door: Door, mixture: Mixture, params: PyTree, num_draws: int) -> np.ndarray:
@@ -123,6 +123,7 @@ def _ratios_of_one(key, door: Door, mixture: Mixture, params: PyTree, num_draws:
     alone = stack(jax.tree.map(lambda leaf: np.asarray(leaf)[None], params), mixture.capacity)
     repeated = Mixture(mixture.family, alone, mixture.log_weights)
     each = max(2, -(-num_draws // mixture.capacity))
-    points = draw_each(jax.random.fold_in(key, 2**16), repeated, each)
+    points = draw_each(jax.random.fold_in(key, 2**16), repeated, each, mixture.capacity).reshape(-1, door.dim)
     log_p, _ = door.numbers(points, "measuring")
-    return log_p - log_mixture(log_densities(mixture.family, mixture.params, points), weights_of(mixture))
+    num, weights = num_active(mixture), weights_of(mixture)
+    return log_p - log_mixture(log_densities(mixture.family, mixture.params, points, num), weights[:num])

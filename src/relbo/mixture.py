@@ -14,7 +14,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from relbo._compiled import compiled
+from relbo._compiled import compiled, host_random
 from relbo.families import AbstractFamily
 
 Numbers = Array | np.ndarray
@@ -24,6 +24,7 @@ CHUNK = 1024
 
 _CHUNK_NUMBERS = 2**22
 _ROUND, _ROUND_NUMBERS = 64, 2**14  # draws of a slot, and their numbers, made by one call
+_GROUP = 8  # slots at a time, where programs are not to depend on how many there are
 _LOWEST = -1e30  # stands for the log density of an empty mixture where a maximum is subtracted
 
 
@@ -153,6 +154,26 @@ def with_weights(mixture: Mixture, weights: np.ndarray) -> Mixture:
     return Mixture(mixture.family, params, jax.device_put(log_weights))
 
 
+def cropped(mixture: Mixture, num_slots: int) -> Mixture:
+    """The mixture without its last slots, which are empty."""
+    if num_slots == mixture.capacity:
+        return mixture
+    params, log_weights = jax.tree.map(lambda leaf: np.asarray(leaf)[:num_slots], (mixture.params, mixture.log_weights))
+    return Mixture(mixture.family, params, log_weights)
+
+
+def uncropped(mixture: Mixture, whole: Mixture) -> Mixture:
+    """The mixture with as many slots as `whole`, and in the others what that has there."""
+    if mixture.capacity == whole.capacity:
+        return mixture
+    params, log_weights = jax.tree.map(
+        lambda leaf, other: np.concatenate([np.asarray(leaf), np.asarray(other)[len(leaf) :]]),
+        (mixture.params, mixture.log_weights),
+        (whole.params, whole.log_weights),
+    )
+    return Mixture(mixture.family, params, log_weights)
+
+
 def put(mixture: Mixture, slots: np.ndarray, members: PyTree) -> Mixture:
     """The mixture with members in some slots, their weights left alone."""
 
@@ -164,36 +185,51 @@ def put(mixture: Mixture, slots: np.ndarray, members: PyTree) -> Mixture:
     return Mixture(mixture.family, jax.tree.map(replaced, mixture.params, members), mixture.log_weights)
 
 
-def draw_each(key: Key[Array, ""], mixture: Mixture, num_draws: int) -> np.ndarray:
-    """`num_draws` from every slot, flat, slot by slot: in rounds, so that every number meets the same program.
+def draw_each(
+    key: Key[Array, ""], mixture: Mixture, num_draws: int, num_slots: int | None = None, begin: int = 0
+) -> np.ndarray:
+    """`num_draws` of each of the first slots (by default those with components), from number `begin` on, (slots, num,
+    dim): a few at a time, of a few slots, so that every number meets the same program.
 
-    The same key gives common random numbers for two mixtures of the same capacity.
+    The same key gives common random numbers for two mixtures.
     """
-    dim = jax.eval_shape(mixture.family.location, mixture.component(0)).shape[0]
-    each = int(np.clip(_ROUND_NUMBERS // dim, 4, _ROUND))
-    rounds = [
-        np.asarray(_draw_each(jax.random.fold_in(key, number), mixture.family, mixture.params, each))
-        for number in range(-(-num_draws // each))
-    ]
-    return np.concatenate(rounds, axis=1)[:, :num_draws].reshape(-1, dim)
+    num_slots = num_active(mixture) if num_slots is None else num_slots
+    each = int(np.clip(_ROUND_NUMBERS // mixture.dim, 4, _ROUND))
+    first = begin // each
+    groups = []
+    for group, params in enumerate(_groups(mixture.params, num_slots)):
+        numbers = range(first, -(-num_draws // each))
+        rounds = [np.asarray(_draw_group(key, group, number, mixture.family, params, each)) for number in numbers]
+        groups.append(np.concatenate(rounds, axis=1)[:, begin - first * each : num_draws - first * each])
+    return np.concatenate(groups)[:num_slots]
 
 
-def log_densities(family: AbstractFamily, params: PyTree, points) -> np.ndarray:
-    """The log density of every one of a stack of members at every point, (num, stack), in double precision.
+def log_densities(family: AbstractFamily, params: PyTree, points, num_slots: int | None = None) -> np.ndarray:
+    """The log density of every one of a stack of members (of the first, if so many are asked for) at every point,
+    (num, stack), in double precision.
 
-    A fixed number of points at a time, so that every number of points meets the same program.
+    A fixed number of points and of members at a time, so that every number of them meets the same program.
     """
     points = np.asarray(points)
     num, dim = points.shape
-    stacked = jax.tree.leaves(params)[0].shape[0]
-    chunk = int(np.clip(2 ** int(np.log2(max(1, _CHUNK_NUMBERS // (stacked * dim)))), 16, CHUNK // 2))
-    parts = []
-    for begin in range(0, num, chunk):
-        block = points[begin : begin + chunk]
-        missing = chunk - len(block)
-        block = np.concatenate([block, np.zeros((missing, dim), points.dtype)]) if missing else block
-        parts.append(_log_probs(family, params, block))
-    return np.concatenate([np.asarray(part, np.float64) for part in parts])[:num]
+    num_slots = jax.tree.leaves(params)[0].shape[0] if num_slots is None else num_slots
+    chunk = int(np.clip(2 ** int(np.log2(max(1, _CHUNK_NUMBERS // (_GROUP * dim)))), 16, CHUNK // 2))
+    padded = np.concatenate([points, np.zeros((-num % chunk, dim), points.dtype)])
+    parts = [
+        [_log_probs(family, group, padded[begin : begin + chunk]) for begin in range(0, num, chunk)]
+        for group in _groups(params, num_slots)
+    ]
+    columns = [np.concatenate([np.asarray(part, np.float64) for part in group])[:num] for group in parts]
+    return np.concatenate(columns, axis=1)[:, :num_slots] if num else np.zeros((0, num_slots))
+
+
+def _groups(params: PyTree, num_slots: int) -> list[PyTree]:
+    """The first slots of a stack of members, `_GROUP` at a time; the last group is filled up with its first."""
+    leaves = jax.tree.map(np.asarray, params)
+    return [
+        stack(jax.tree.map(lambda leaf, at=begin: leaf[at : min(at + _GROUP, num_slots)], leaves), _GROUP)
+        for begin in range(0, num_slots, _GROUP)
+    ]
 
 
 def log_mixture(log_each: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -213,13 +249,26 @@ def locations_of(family: AbstractFamily, params: PyTree) -> Float[Array, "stack 
     return jax.vmap(family.location)(params)
 
 
-@partial(compiled)
+def _draw_group(key, group: int, number: int, family: AbstractFamily, params: PyTree, num_draws: int):
+    if not family.from_normals:
+        return _draw_each(jax.random.fold_in(jax.random.fold_in(key, group), number), family, params, num_draws)
+    loc = jax.eval_shape(jax.vmap(family.location), params)
+    shape = (_GROUP, num_draws, loc.shape[1])
+    return _transport(family, params, host_random(key, group, number).standard_normal(shape, loc.dtype))
+
+
+@compiled
+def _transport(family, params, noise):
+    return jax.vmap(lambda one, each: jax.vmap(lambda e: family.transport(one, e))(each))(params, noise)
+
+
+@partial(compiled, runs_often=True)
 def _draw_each(key, family, params, num_draws):
     mixture = Mixture(family, params, jnp.zeros(jax.tree.leaves(params)[0].shape[0]))
     return mixture.sample_stratified(key, num_draws)
 
 
-@partial(compiled)
+@compiled
 def _log_probs(family, params, points):
     return family.log_probs(params, points)
 

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Key
 
-from relbo._compiled import compiled, host_split
+from relbo._compiled import compiled, host_random, host_split
 from relbo._warn import warn
 from relbo.ascent import GradientAscent, NaturalAscent, lbfgs_paths
 from relbo.ascent.base import WINDOW
@@ -136,14 +136,11 @@ def _curved(key, door: Door, num: int, dense: bool) -> tuple[np.ndarray, np.ndar
     The normals with the target's curvature that have the best ELBO among the points of the two highest paths and the
     ends of the others; in many dimensions the highest ends, with no curvature.
     """
-    afford = budget(door.dim)
-    num_walks = max(1, afford.num_walks // 2)
+    num_walks = max(1, budget(door.dim).num_walks // 2)
     initial = np.asarray(door.target.target.initial, np.float64)[:num_walks] - np.asarray(door.target.params.loc)
     around = scattered(key, np.zeros((num_walks - len(initial), door.dim)), np.full(1, -1.0), np.float64)
     points = np.concatenate([initial, around]).astype(door.dtype)
-    # Some do not walk, so that there are as many as in the search for modes: the same program.
-    points = np.concatenate([points, np.repeat(points[:1], afford.num_walks - num_walks, axis=0)])
-    paths = lbfgs_paths(lambda at: door(at, "walks", num_walks, (key, 0)), points, _WALK_STEPS, _KEPT)[:num_walks]
+    paths = lbfgs_paths(lambda at, num_used: door(at, "walks", num_used, (key, 0)), points, _WALK_STEPS, _KEPT)
     paths = paths.astype(np.float64)
     heights = door.numbers(paths[:, -1], "walks")[0]
     ranked = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")
@@ -175,7 +172,7 @@ def _note(key, door: Door, loc, scales, elbo: Estimate) -> None:
 
 def _laplace_elbos(key, door: Door, points: np.ndarray, factors: np.ndarray) -> np.ndarray:
     """Up to a constant that all share."""
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rng = host_random(key)
     half = rng.standard_normal((_SCORE_DRAWS // 2, door.dim))
     noise = np.concatenate([half, -half])
     draws = points[:, None] + np.einsum("kij,nj->kni", factors, noise)
@@ -261,7 +258,7 @@ def _tilted(key, tilted, rank: int, num_draws: int) -> Door:
     $\lambda^{-1/2}$ along its eigenvector wins back. Where $p$ is not normal that may be too much, so half of it (in
     the exponent) and nothing compete, by their ELBOs. `tilted(U)` is the door with the tilt U, None for no tilt.
     """
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rng = host_random(key)
     plain = tilted(None)
     if not num_draws:
         return plain

@@ -181,7 +181,8 @@ class Run:
         reason, records = self._stop_reason(), self._judged()
         if reason is None or self._is_broken():
             return reason
-        gave_up = any(isinstance(rule, Stalled | GapBelow) and rule.reason(records) == reason for rule in self.rules)
+        fired = [rule for rule in self.rules if rule.reason(records) is not None]
+        gave_up = all(isinstance(rule, Stalled | GapBelow) for rule in fired)  # and no budget is spent
         fruitless = self.first_new > 0 and not any(record.accepted for record in records[1:])
         if not gave_up or fruitless or not self._seek():
             return reason
@@ -206,7 +207,7 @@ class Run:
                 found.members,
                 old,
             )
-            self.state = dataclasses.replace(state, modes=modes, explore=False)
+            self.state = dataclasses.replace(state, modes=modes, explore=2)
         return found.any
 
     def _should_learn(self, ended: bool) -> bool:

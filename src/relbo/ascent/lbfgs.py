@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from relbo._compiled import compiled
+from relbo.budgets import budget
 from relbo.door import Seen
 from relbo.mixture import Numbers
 
@@ -25,8 +26,11 @@ _SMALL_GAIN = 1e-3  # nats
 _MAX_IDLE = 3
 _MAX_FAILS = 15
 _LOOK_EVERY = 8  # steps between two looks at whether all walks have ended
+MANY = 4
+"""Times the few walks of a budget, side by side."""
 
-Evaluate = Callable[[Numbers], Seen]
+Evaluate = Callable[[Numbers, int], Seen]
+"""Of points, and how many of them count: the others only fill up."""
 
 
 class Walks(eqx.Module):
@@ -59,19 +63,21 @@ def lbfgs_paths(
     """Ascend from every point; positions kept after `num_kept` numbers of evaluations, the last of them the end.
 
     `evaluate` gives values and gradients at many points. A path that meets a value or gradient that is not finite
-    stays where it was.
+    stays where it was. Any number of walks meets the same program, which is made for many.
     """
     kept = set(kept_steps(num_steps, num_kept).tolist())
-    walks = _begin(points, evaluate(points))
-    trial, path = _trial(walks), []
+    num, together = len(points), MANY * budget(points.shape[1]).num_walks
+    points = np.concatenate([points, np.repeat(points[:1], -num % together, axis=0)])
+    walks, trial = _begin(points, evaluate(points, num))
+    path = []
     for step in range(num_steps):
-        walks, trial = _advance(walks, evaluate(trial))
+        walks, trial, all_ended = _advance(walks, evaluate(trial, num), np.asarray(num))
         if step in kept:
             path.append(np.asarray(walks.at))
-        if step % _LOOK_EVERY == _LOOK_EVERY - 1 and np.asarray(walks.ended).all():
+        if step % _LOOK_EVERY == _LOOK_EVERY - 1 and all_ended:
             break
     path += [np.asarray(walks.at)] * (num_kept - len(path))
-    return np.stack(path, axis=1)
+    return np.stack(path, axis=1)[:num]
 
 
 def kept_steps(num_steps: int, num_kept: int) -> np.ndarray:
@@ -80,28 +86,23 @@ def kept_steps(num_steps: int, num_kept: int) -> np.ndarray:
 
 
 @compiled
-def _begin(points, seen: Seen) -> Walks:
+def _begin(points, seen: Seen) -> tuple[Walks, Array]:
     num, dim = points.shape
     memory = jnp.zeros((num, _MEMORY, dim), points.dtype)
     broken = ~(jnp.isfinite(seen.values) & jnp.all(jnp.isfinite(seen.slopes), axis=1))
     slope = jnp.where(broken[:, None], 0.0, seen.slopes)
     length = 1 / jnp.maximum(jnp.linalg.norm(slope, axis=1), 1.0)
-    fails = jnp.where(broken, _MAX_FAILS, 0)
+    fails, idle = jnp.where(broken, _MAX_FAILS, 0), jnp.zeros(num, int)
     never = jnp.zeros((num, _MEMORY), bool)
-    return Walks(
-        points, jnp.asarray(seen.values), slope, memory, memory, never, slope, length, jnp.zeros(num, int), fails
-    )
+    walks = Walks(points, jnp.asarray(seen.values), slope, memory, memory, never, slope, length, idle, fails)
+    return walks, walks.trial
 
 
 @compiled
-def _trial(walks: Walks):
-    return walks.trial
-
-
-@compiled
-def _advance(walks: Walks, seen: Seen) -> tuple[Walks, Array]:
+def _advance(walks: Walks, seen: Seen, num_used) -> tuple[Walks, Array, Array]:
+    """The walks after an answer, their next questions, and whether all that count have ended."""
     moved = jax.vmap(_advance_one)(walks, seen.values, seen.slopes)
-    return moved, moved.trial
+    return moved, moved.trial, jnp.all(moved.ended | (jnp.arange(moved.ended.shape[0]) >= num_used))
 
 
 def _advance_one(walk: Walks, value, slope) -> Walks:

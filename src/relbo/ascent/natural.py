@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from relbo._compiled import compiled
+from relbo._compiled import compiled, host_random
 from relbo.ascent.base import (
     WINDOW,
     AbstractAscent,
@@ -30,14 +30,16 @@ from relbo.ascent.base import (
     masked_std_err,
     step_weights,
 )
-from relbo.budgets import budget
 from relbo.families import Box, LocationScaleParams
 from relbo.families.natural import geometry_of, has_geometry, natural_step
-from relbo.mixture import Mixture, Numbers, num_active, weights_of
+from relbo.mixture import Mixture, Numbers, cropped, num_active, uncropped, weights_of
 
 _MIN_FINITE = 0.5  # a smaller share of finite draws is a broken position
 _NOISE_SIGMAS = 6.0  # a fall of the objective by this many standard errors is a bad step
 _BANK = 20  # steps whose noise is made by one call
+_FEWEST_SLOTS = 8
+_FEW_DIMENSIONS = 16
+"""Up to here a step over all slots, empty ones too, is cheaper than to compile it for fewer."""
 
 
 class NaturalAscent(AbstractAscent):
@@ -85,6 +87,7 @@ class NaturalAscent(AbstractAscent):
         return Climb(self, key, door, scale, params, box)
 
     def refine(self, key, door, mixture, estimator):
+        whole, mixture = mixture, cropped(mixture, slots_for(num_active(mixture), mixture.capacity, door.dim))
         capacity, dim = mixture.capacity, door.dim
         num_used, box = num_active(mixture) * self.draws, mixture.family.box
         state = _begin(mixture.params, mixture.log_weights)
@@ -109,7 +112,7 @@ class NaturalAscent(AbstractAscent):
                 if drops > self.num_drops:
                     break
         refined = Mixture(mixture.family, state.walk.base, state.log_weights)
-        return refined, int(state.tally.num_nan)
+        return uncropped(refined, whole), int(state.tally.num_nan)
 
     @property
     def draws(self) -> int:
@@ -118,6 +121,11 @@ class NaturalAscent(AbstractAscent):
 
     def rate(self, index: int):
         return np.asarray(self.step_size / (1 + self.decay * index / self.num_steps), np.float32)
+
+
+def slots_for(num: int, capacity: int, dim: int) -> int:
+    """How many slots a refinement of `num` components has: its work grows with their square, empty or not."""
+    return min(_FEWEST_SLOTS, capacity) if num <= _FEWEST_SLOTS and dim > _FEW_DIMENSIONS else capacity
 
 
 class Climb:
@@ -162,23 +170,19 @@ class Climb:
 
 
 class Bank:
-    """Standard normals for the steps of an ascent, `each` for each of a stack, made many steps at a time.
-
-    Random generators are slow to compile: the oracle and the refinement share one program, of rows enough for both.
-    """
+    """Standard normals for the steps of an ascent, `each` for each of a stack, made many steps at a time."""
 
     def __init__(self, key, num: int, each: int, dim: int, dtype):
-        afford = budget(dim)
-        usual = max(afford.num_restarts * afford.ascent_draws, afford.capacity * afford.refine_draws) // 2
         self._key, self._each, self._dtype = key, each, np.dtype(dtype)
-        self._shape = (_BANK, max(usual, num * each), dim)
+        self._shape = (_BANK, num * each, dim)
         self._number, self._rows = -1, None
 
     def at(self, step: int) -> tuple[Any, np.ndarray, int]:
         """The noise of `_BANK` steps, and which of them is meant: taken apart inside the program that uses it."""
         number = step // _BANK
         if number != self._number:
-            self._rows = _normals(jax.random.fold_in(self._key, number), self._shape, self._dtype)
+            normals = host_random(self._key, number).standard_normal(self._shape, self._dtype)
+            self._rows = jax.device_put(normals)
             self._number = number
         return self._rows, np.asarray(step % _BANK, np.int32), self._each
 
@@ -251,15 +255,10 @@ def _begin(params, log_weights) -> _State:
     return _State(walk, np.asarray(log_weights), empty_tally(num, dtype))
 
 
-@compiled
-def _normals(key, shape, dtype):
-    return jax.random.normal(key, shape, dtype)
-
-
 def _noise_at(bank, num: int) -> Float[Array, "stack num dim"]:
     """The antithetic draws of each of a stack of `num`."""
     rows, index, each = bank
-    half = rows[index][: num * each].reshape(num, each, -1)
+    half = rows[index].reshape(num, each, -1)
     return jnp.concatenate([half, -half], axis=1)
 
 

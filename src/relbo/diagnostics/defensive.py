@@ -26,15 +26,12 @@ from relbo.door import Door
 from relbo.families import AbstractFamily, AbstractNoise, Diagonal, LocationScale, LocationScaleParams
 from relbo.families.noise import StudentT
 from relbo.mixture import Mixture, locations_of, log_densities, log_mixture, map_chunks, weights_of
-from relbo.oracles import Starts, find_modes
-from relbo.oracles.cloud import log_densities_of
+from relbo.oracles import search_modes
 from relbo.posterior import Posterior
 from relbo.whitening import Whitened
 
 _DF = 2.0
 _MOST_MODES = 16
-_SEARCHES = 4
-"""As many as one search has walks, so many times over: a fit may search again, and a diagnosis has this one chance."""
 _SPREAD_DRAWS = 256
 _WAY_POINTS = 16
 _REPEATED = 256
@@ -147,10 +144,9 @@ def missing_modes(key, door: Door, mixture: Mixture, log_z: float) -> NewModes:
     A mode is covered where q is at least a tenth of p / Z, and not looked at where its mass, by Laplace's
     approximation, is below a thousandth. A point from which log p rises all the way to a component is a tail.
     """
-    keys = host_split(key, _SEARCHES)
-    searches = [find_modes(one, door, mixture.family, Starts()) for one in keys]
+    searches = search_modes(key, door, mixture.family)
     members = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *searches)
-    # Search by search, so that a fit which does this compiles nothing for it.
+    # Stack by stack, so that a fit which does this compiles nothing for it.
     locations = np.concatenate([np.asarray(locations_of(mixture.family, one), np.float64) for one in searches])
     found = _heights(door, mixture, members, locations)
     chosen = uncovered(found, log_z)
@@ -204,7 +200,7 @@ def _heights(door: Door, mixture: Mixture, members: PyTree, locations: np.ndarra
     ways = locations[:, None, None] + shares * (ends - locations[:, None])[:, :, None]
     log_p = door.numbers(ways.reshape(-1, door.dim), "diagnosis")[0].reshape(ways.shape[:3])
     points = locations.astype(door.dtype)
-    cross = log_densities_of(mixture, members, points).T
+    cross = log_densities(family, members, points).T
     log_q = log_mixture(log_densities(family, mixture.params, points), weights)
     known = np.where(np.isnan(log_p), np.inf, log_p)  # what is broken is no valley
     return Heights(log_p[:, 0, 0], log_q, np.diagonal(cross), cross, np.max(np.min(known, axis=2), axis=1))

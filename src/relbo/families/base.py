@@ -45,6 +45,15 @@ class AbstractFamily(eqx.Module):
         """The nearest parameters in the bounded set."""
 
     @property
+    def from_normals(self) -> bool:
+        """Whether a draw is a function of as many standard normals as there are dimensions: `transport`."""
+        return False
+
+    def transport(self, params: PyTree, noise: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """Noise to point; only where `from_normals`."""
+        raise NotImplementedError(f"{type(self).__name__} does not draw from standard normals.")
+
+    @property
     def symmetric(self) -> bool:
         """Whether every member looks the same from its location in opposite directions."""
         return False

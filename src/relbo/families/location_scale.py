@@ -37,8 +37,11 @@ class LocationScale(AbstractFamily):
         noise = self.noise.sample(key, params.noise, num_draws, params.loc.shape[0], params.loc.dtype)
         return jax.vmap(lambda one: self.transport(params, one))(noise)
 
-    def transport(self, params: LocationScaleParams, noise: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """Noise to point."""
+    @property
+    def from_normals(self):
+        return isinstance(self.noise, Normal)
+
+    def transport(self, params: LocationScaleParams, noise):
         return params.loc + self.scale.apply(params.scale, noise)
 
     def log_prob(self, params, point):

@@ -5,7 +5,7 @@ from relbo.oracles.base import AbstractOracle, Proposals
 from relbo.oracles.cloud import Cloud, make_cloud
 from relbo.oracles.joint import JointOracle
 from relbo.oracles.laplace import LaplaceOracle
-from relbo.oracles.starts import Starts, find_modes
+from relbo.oracles.starts import Starts, find_modes, search_modes
 
 __all__ = [
     "AbstractOracle",
@@ -19,4 +19,5 @@ __all__ = [
     "Starts",
     "find_modes",
     "make_cloud",
+    "search_modes",
 ]

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-import jax
 import numpy as np
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Key
 
 from relbo.door import Door
-from relbo.mixture import Mixture, draw_each, log_densities, log_mixture, num_active, stack, weights_of
+from relbo.mixture import Mixture, draw_each, log_densities, log_mixture, num_active, weights_of
 
 
 @dataclass(frozen=True)
@@ -50,18 +49,8 @@ class Cloud:
 
 def make_cloud(key: Key[Array, ""], door: Door, mixture: Mixture, num_each: int, purpose: str) -> Cloud:
     num = num_active(mixture)
-    points = np.asarray(draw_each(key, mixture, num_each))[: num * num_each]
-    log_p, _ = door.numbers(points, purpose)
-    log_each = log_densities(mixture.family, mixture.params, points)
-    shape = (num, num_each)
-    return Cloud(mixture, points.reshape(*shape, -1), log_p.reshape(shape), log_each.reshape(*shape, -1))
-
-
-def log_densities_of(mixture: Mixture, members: PyTree, points: np.ndarray) -> np.ndarray:
-    """The log densities of any number of members of the mixture's family at points, by the mixture's own program."""
-    num, capacity = jax.tree.leaves(members)[0].shape[0], mixture.capacity
-    parts = []
-    for begin in range(0, num, capacity):
-        some = jax.tree.map(lambda leaf, at=begin: np.asarray(leaf)[at : at + capacity], members)
-        parts.append(log_densities(mixture.family, stack(some, capacity), points))
-    return np.concatenate(parts, axis=1)[:, :num]
+    points = draw_each(key, mixture, num_each, num)
+    flat, shape = points.reshape(-1, door.dim), (num, num_each)
+    log_p, _ = door.numbers(flat, purpose)
+    log_each = log_densities(mixture.family, mixture.params, flat)
+    return Cloud(mixture, points, log_p.reshape(shape), log_each.reshape(*shape, -1))

@@ -49,8 +49,8 @@ class LaplaceOracle(AbstractOracle):
         )
 
     def _walk(self, door, mixture, params):
-        def residual(at) -> Seen:
-            return _less(mixture, at, door(at, "proposals"))
+        def residual(at, num_used=None) -> Seen:
+            return _less(mixture, at, door(at, "proposals", num_used))
 
         starts = np.asarray(locations_of(mixture.family, params))
         ends = lbfgs_paths(residual, starts, self.num_steps, 1)[:, -1]

@@ -21,21 +21,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from relbo._compiled import compiled
+from relbo._compiled import compiled, host_random
 from relbo.ascent import lbfgs_paths
 from relbo.ascent.curvature import laplace_factors
-from relbo.budgets import FEW
+from relbo.ascent.lbfgs import MANY
+from relbo.budgets import FEW, budget
 from relbo.door import Door, Seen
 from relbo.families import DENSE_LIMIT, AbstractFamily
-from relbo.mixture import Mixture, draw_each, locations_of, log_densities, log_mixture, stack
-from relbo.oracles.cloud import Cloud, log_densities_of
+from relbo.mixture import Mixture, draw_each, locations_of, log_densities, log_mixture
+from relbo.oracles.cloud import Cloud
 from relbo.whitening import Whitened
 
 _LOG_STEPS = np.log(2.0) * -np.arange(1, 13)  # gamma from 1/2 to 2^-12
 _INFLATION = 1.5
 _WALK_STEPS = 100
-_MORE_WALKS = 3
-"""So many times again as many walks, where the first ones end in different places."""
+_SEARCHES = 4
+"""Times so many walks, of a search that has this one chance."""
 _SAME_END = 0.5
 """Standard deviations (in every coordinate) within which two ends of walks are one mode."""
 _SCORED = 512
@@ -73,25 +74,55 @@ def find_modes(key: Key[Array, ""], door: Door, family: AbstractFamily, starts: 
     on that of the mode already found.
     """
     num, target = starts.num_modes, door.target
-    own = np.arange(num) % 2 == 0
-    points = _scattered_starts(key, door, own)
+    points = _scattered_starts(key, door, num)
     if not target.differentiable:
+        own = _is_own(num)
         whitened = np.where(own[:, None], np.asarray(_whitened(target, points + _example(target))), points)
         return _members(family, whitened, np.ones_like(whitened))
-    ends = _walked(door, points, own)
+    ends = _walked(door, points)
+    if door.dim <= DENSE_LIMIT:
+        ends = _different(door, ends, num)
+        if len(ends) > 1:  # few walks will do where they agree
+            ends = _different(door, np.concatenate([ends, _many_ends(jax.random.fold_in(key, 1), door)]), num)
+    return _members_at(door, family, ends, num)
+
+
+def search_modes(key: Key[Array, ""], door: Door, family: AbstractFamily) -> list[PyTree]:
+    """As `find_modes`, by many more walks: the members, in stacks of as many as that gives."""
+    ends = _many_ends(key, door)
+    if door.dim <= DENSE_LIMIT:
+        ends = _different(door, ends, _many_walks(door))
+        for more in range(1, _SEARCHES):
+            if len(ends) == 1:
+                break
+            again = _many_ends(jax.random.fold_in(key, more), door)
+            ends = _different(door, np.concatenate([ends, again]), _many_walks(door))
+    num = FEW.num_walks
+    return [_members_at(door, family, ends[begin : begin + num], num) for begin in range(0, len(ends), num)]
+
+
+def _is_own(num: int) -> np.ndarray:
+    """Which walks go in the model's own coordinates."""
+    return np.arange(num) % 2 == 0
+
+
+def _many_ends(key, door: Door) -> np.ndarray:
+    return _walked(door, _scattered_starts(key, door, _many_walks(door)))
+
+
+def _many_walks(door: Door) -> int:
+    return MANY * budget(door.dim).num_walks
+
+
+def _members_at(door: Door, family: AbstractFamily, ends: np.ndarray, num: int) -> PyTree:
+    """`num` members at ends of walks, which take turns where they are fewer, by the curvature of the target there."""
     if door.dim > DENSE_LIMIT:
-        return _members(family, ends, 0.5 * np.ones_like(ends))
-    chosen = _different(ends, door.numbers(ends, "walks")[0], num)
-    for more in range(1, _MORE_WALKS + 1):
-        if len(chosen) == 1:  # few walks will do where they agree
-            break
-        again = _walked(door, _scattered_starts(jax.random.fold_in(key, more), door, own), own)
-        ends = np.concatenate([ends[chosen], again])
-        chosen = _different(ends, door.numbers(ends, "walks")[0], num)
-    ends = ends[np.resize(chosen, num)]
-    factors = laplace_factors(lambda at: door.numbers(at, "curvature")[1], ends[: len(chosen)].astype(np.float64))
-    factors = np.where(np.isfinite(factors).all((1, 2), keepdims=True), factors, 0.1 * np.eye(door.dim))
-    return _members(family, ends, np.resize(factors, (num, *factors.shape[1:])).astype(ends.dtype))
+        factors = 0.5 * np.ones_like(ends)
+    else:
+        factors = laplace_factors(lambda at: door.numbers(at, "curvature")[1], ends.astype(np.float64))
+        factors = np.where(np.isfinite(factors).all((1, 2), keepdims=True), factors, 0.1 * np.eye(door.dim))
+    turns = np.resize(np.arange(len(ends)), num)
+    return _members(family, ends[turns], factors[turns].astype(ends.dtype))
 
 
 def disagree(family: AbstractFamily, modes: PyTree) -> bool:
@@ -102,27 +133,28 @@ def disagree(family: AbstractFamily, modes: PyTree) -> bool:
     return bool(np.max(np.linalg.norm(locations - locations[0], axis=1)) > _SAME_END * np.sqrt(locations.shape[1]))
 
 
-def _scattered_starts(key, door: Door, own: np.ndarray) -> np.ndarray:
-    return scattered(key, np.zeros((len(own), door.dim)), np.where(own, -0.5, 0.5), door.dtype)
+def _scattered_starts(key, door: Door, num: int) -> np.ndarray:
+    return scattered(key, np.zeros((num, door.dim)), np.where(_is_own(num), -0.5, 0.5), door.dtype)
 
 
-def _walked(door: Door, points: np.ndarray, own: np.ndarray) -> np.ndarray:
+def _walked(door: Door, points: np.ndarray) -> np.ndarray:
     """The ends of walks from `points`, in whitened coordinates.
 
-    Those of `own` walk in the model's, around its example: a far mode need not look round in the coordinates of
-    another. All of them ask the door together. A flow, which knows nothing of what is far away, bends no walk.
+    Some walk in the model's own, around its example: a far mode need not look round in the coordinates of another. All
+    of them ask the door together. A flow, which knows nothing of what is far away, bends no walk.
     """
     if door.target.flow is not None:
-        ends = _walked(door.through(door.target.affine), points, own)
+        ends = _walked(door.through(door.target.affine), points)
         return np.asarray(_flowed_back(door.target.flow, ends))
     target, example = door.target, _example(door.target)
 
-    def evaluate(at):
-        seen = door(_asked(target.family, target.params, example, own, at), "walks")
+    def evaluate(at, num_used):
+        own = _is_own(len(at))
+        seen = door(_asked(target.family, target.params, example, own, at), "walks", num_used)
         return Seen(seen.values, _answered(target.family, target.params, own, seen.slopes))
 
     ends = lbfgs_paths(evaluate, points, _WALK_STEPS, 1)[:, -1]
-    return np.asarray(_asked(target.family, target.params, example, own, ends))
+    return np.asarray(_asked(target.family, target.params, example, _is_own(len(ends)), ends))
 
 
 @compiled
@@ -142,7 +174,7 @@ def _answered(family, params, own, slopes):
 def scattered(key, centers: np.ndarray, log_widths: np.ndarray, dtype) -> np.ndarray:
     """Points around `centers`, at widths of up to two orders of magnitude from `10**log_widths` on."""
     num, dim = centers.shape
-    noise = np.random.default_rng(np.asarray(jax.random.key_data(key))).standard_normal((num, dim))
+    noise = host_random(key).standard_normal((num, dim))
     powers = log_widths + 2 * (np.arange(num) * 0.618034 % 1)  # evenly over the widths, in no order
     return (centers + 10 ** powers[:, None] * noise).astype(dtype)
 
@@ -151,15 +183,16 @@ def _example(target) -> np.ndarray:
     return np.asarray(target.target.initial)[0]
 
 
-def _different(ends: np.ndarray, values: np.ndarray, most: int) -> np.ndarray:
+def _different(door: Door, ends: np.ndarray, most: int) -> np.ndarray:
     """The highest ends that differ from each other, at the most `most`."""
+    values = door.numbers(ends, "walks")[0]
     chosen: list[int] = []
     ranked = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
     for end in ranked:
         apart = all(np.linalg.norm(ends[end] - ends[one]) > _SAME_END * np.sqrt(ends.shape[1]) for one in chosen)
         if (apart and np.isfinite(values[end]) and len(chosen) < most) or not chosen:
             chosen.append(int(end))
-    return np.asarray(chosen)
+    return ends[chosen]
 
 
 def _whitened(target: Whitened, points):
@@ -212,7 +245,7 @@ def _random_points(key, num, dim, dtype):
 
 def _residual_starts(key, door: Door, cloud: Cloud, num: int) -> PyTree:
     mixture, family = cloud.mixture, cloud.mixture.family
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rng = host_random(key)
     each = max(1, min(cloud.num_each, _SCORED // cloud.num_components))
     slots = np.repeat(np.arange(cloud.num_components), each)
     locations = np.asarray(locations_of(family, mixture.params))
@@ -251,7 +284,7 @@ def score(key, door: Door, cloud: Cloud, members: PyTree, num_draws: int) -> tup
     used = shares > 0
     there_p, there_q = (part[:, :each].reshape(-1)[used] for part in (cloud.log_p, cloud.log_q))
     points = cloud.points[:, :each].reshape(-1, door.dim)[used]
-    there_s = log_densities_of(cloud.mixture, members, points).T
+    there_s = log_densities(cloud.mixture.family, members, points).T
     shares = shares[used]
     before = float(shares @ (there_p - there_q))
     gains = np.full(len(own.log_p), np.nan)
@@ -283,20 +316,12 @@ def draw_own(
 ) -> OwnDraws:
     """Draw from members, and evaluate: `log_each` for the slots of `mixture`, by default those of the cloud's."""
     old, num = cloud.mixture, jax.tree.leaves(members)[0].shape[0]
-    points, log_s = [], []
-    for begin in range(0, num, old.capacity):
-        some = jax.tree.map(lambda leaf, at=begin: np.asarray(leaf)[at : at + old.capacity], members)
-        size = jax.tree.leaves(some)[0].shape[0]
-        stacked = stack(some, old.capacity)
-        round_key = jax.random.fold_in(key, begin)
-        draws = np.asarray(draw_each(round_key, Mixture(old.family, stacked, old.log_weights), num_draws))
-        points.append(draws[: size * num_draws])
-        each = log_densities(old.family, stacked, points[-1]).reshape(size, num_draws, -1)
-        log_s.append(each[np.arange(size), :, np.arange(size)])
-    flat, shape = np.concatenate(points), (num, num_draws)
+    shape = (num, num_draws)
+    flat = draw_each(key, Mixture(old.family, members, np.zeros(num, door.dtype)), num_draws).reshape(-1, door.dim)
+    log_s = log_densities(old.family, members, flat).reshape(*shape, num)[np.arange(num), :, np.arange(num)]
     log_each = log_densities(old.family, (mixture or old).params, flat).reshape(*shape, -1)
     log_p, _ = door.numbers(flat, "starts" if mixture is None else "weights")
-    return OwnDraws(log_p.reshape(shape), log_mixture(log_each, cloud.weights), np.concatenate(log_s), log_each)
+    return OwnDraws(log_p.reshape(shape), log_mixture(log_each, cloud.weights), log_s, log_each)
 
 
 def best_starts(key, door: Door, cloud: Cloud, starts: Starts, modes: PyTree, num: int, iteration: int) -> PyTree:
@@ -321,7 +346,7 @@ def best_starts(key, door: Door, cloud: Cloud, starts: Starts, modes: PyTree, nu
 def choose_diverse(cloud: Cloud, members: PyTree, scores: np.ndarray, num: int, nats: float) -> np.ndarray:
     """The best members, each where those chosen before it are `nats` below their peaks; then whatever is best."""
     locations = np.asarray(locations_of(cloud.mixture.family, members))
-    cross = log_densities_of(cloud.mixture, members, locations)  # [at, of]
+    cross = log_densities(cloud.mixture.family, members, locations)  # [at, of]
     peaks = np.diagonal(cross)
     ranked = np.argsort(-np.where(np.isfinite(scores), scores, -np.inf), kind="stable")
     chosen: list[int] = []

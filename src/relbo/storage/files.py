@@ -148,7 +148,7 @@ def describe(
 
 def _about(state: State) -> dict[str, Any]:
     return {
-        "iteration": state.iteration, "explore": bool(state.explore), "state_elbo": encode_estimate(state.elbo)
+        "iteration": state.iteration, "explore": int(state.explore), "state_elbo": encode_estimate(state.elbo)
     }  # fmt: skip
 
 
@@ -248,7 +248,7 @@ def _posterior(header: dict[str, Any], arrays: Arrays, target: StoredTarget, ste
             memory=_memory(f"{prefix}memory", rule, arrays, "step_rule" in booster.missing),
             elbo=decode_estimate(about["state_elbo"]),
             iteration=_whole(about["iteration"]),
-            explore=bool(about["explore"]),
+            explore=int(about["explore"]),
             other=other,
         )
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from relbo._compiled import compiled
 from relbo._warn import warn
 from relbo.targets.arguments import UNTRACEABLE
 from relbo.targets.base import AbstractTarget
@@ -99,7 +100,7 @@ def _probe_readably(target: AbstractTarget) -> tuple[np.ndarray, ...]:
         ) from error
 
 
-@eqx.filter_jit
+@partial(compiled, runs_once=True)
 def _probe(target: AbstractTarget, steps: Float[Array, "num dim"]) -> tuple[Array, Array, Array, Array]:
     """Values and gradients at z0, z0 and z0 + steps; then, from a second trace, values at z0 and at z0 + steps * dead,
     where `dead` marks the coordinates whose gradient was exactly zero everywhere.
