@@ -32,6 +32,7 @@ def test_the_defaults_are_what_the_budget_affords(dim):
     assert booster.oracle.starts == starts and booster.oracle.num_restarts == afford.num_restarts
     assert booster.oracle.ascent.num_draws == booster.preconditioner.num_draws == afford.ascent_draws
     assert booster.refinement.num_draws == afford.refine_draws
+    assert booster.refinement.step_size == afford.refine_step_size
     assert booster.step_rule.num_draws == min(FullyCorrective().num_draws, afford.weight_draws)
     assert booster.num_measure <= afford.measure_draws
     assert (booster.points_at_once is None) == (dim <= DENSE_LIMIT), "nothing need be limited in few dimensions"
@@ -39,12 +40,18 @@ def test_the_defaults_are_what_the_budget_affords(dim):
 
 def test_no_budget_rises_with_the_dimension_and_all_have_a_least():
     found = [dataclasses.asdict(budget(dim)) for dim in DIMS]
-    for name in set(found[0]) - {"rank", "min_gain"}:
+    for name in set(found[0]) - {"rank", "min_gain", "refine_step_size"}:
         numbers = [one[name] for one in found]
         assert numbers == sorted(numbers, reverse=True), name
         assert numbers[-1] > 0 and numbers[-1] == numbers[-2], name
     assert budget(10**6).ascent_draws % 2 == 0  # antithetic
     assert budget(10**6).measure_draws >= 2 * budget(10**6).capacity  # or there would be no error bar
+
+
+def test_steps_of_full_covariances_are_the_shorter_the_more_noise_there_is():
+    sizes = [budget(dim).refine_step_size for dim in (2, 24, 48, DENSE_LIMIT)]
+    assert sizes[0] == sizes[1] == 2 * sizes[2] and sizes == sorted(sizes, reverse=True)
+    assert budget(DENSE_LIMIT + 1).refine_step_size > sizes[-1]  # diagonal ones have less to estimate
 
 
 def test_what_a_user_sets_is_not_touched():

@@ -20,9 +20,9 @@ SETTINGS = {
 }
 
 
-def blind(self, key, door):
+def blind(self, key, door, known=None):
     """As if every walk had ended where the first component is."""
-    del key
+    del key, known
     return jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[:1], 8, axis=0), self._alone(door).params)
 
 

@@ -128,7 +128,7 @@ class Booster(eqx.Module):
         mode_key, cloud_key, oracle_key, new_key, refine_key, measure_key = host_split(key, 6)
         door = self.door(state.target)
         old = _with_room(state.mixture)
-        modes = self.find_modes(mode_key, door) if state.explore == 1 else state.modes
+        modes = self.find_modes(mode_key, door, state.modes) if state.explore == 1 else state.modes
         cloud = make_cloud(cloud_key, door, old, max(1, self.step_rule.num_draws or FEW.weight_draws), "weights")
         proposals = self._propose(oracle_key, door, cloud, modes, state.iteration + 1, most)
         new, update, memory, num_nan = self._weigh(new_key, door, cloud, proposals, state)
@@ -223,11 +223,11 @@ class Booster(eqx.Module):
         cloud = make_cloud(cloud_key, door, mixture, FEW.weight_draws, "weights")
         return self._propose(oracle_key, door, cloud, state.modes, state.iteration + 1)
 
-    def find_modes(self, key: Key[Array, ""], door: Door) -> PyTree:
+    def find_modes(self, key: Key[Array, ""], door: Door, known: PyTree | None = None) -> PyTree:
         """Components at modes of the target, to start the oracle from; None where the oracle wants no such starts."""
         if not self.oracle.starts.num_modes:
             return None
-        return find_modes(key, door, self.family, self.oracle.starts)
+        return find_modes(key, door, self.family, self.oracle.starts, known)
 
     @property
     def chunk(self) -> int:

@@ -32,6 +32,10 @@ class Budget:
     step_size: float
     """Of the first of these steps. Beyond the limit components are diagonal: their steps overshoot along a direction
     in which many coordinates go together, the more so the more there are."""
+    refine_step_size: float
+    """Of the first step of a refinement. The noise of full covariances costs about $\\rho d s^2 / 4n$ nats at step size
+    rho, with n draws and a spread s of log p - log q: in many dimensions steps must be shorter for a refinement to
+    gain more than it loses."""
     num_restarts: int
     """Starts that the oracle moves uphill."""
     num_walks: int
@@ -50,6 +54,8 @@ class Budget:
     """Draws, over all slots, on which an iteration is measured at the most; fewer where fewer tell enough."""
     min_gain: float
     """Nats a component, below which a fit counts as stalled: beyond the limit, a hundred-thousandth a coordinate."""
+    min_share: float
+    """And the share of what is left to gain, below which it does too: in many dimensions iterations are dear."""
     rank: int
     """Of the affine map beyond `DENSE_LIMIT`."""
 
@@ -62,10 +68,11 @@ def budget(dim: int) -> Budget:
         return max(least, num >> halvings)
 
     return Budget(
-        capacity=32 if dim <= _FEW_DIMENSIONS else 8,
+        capacity=32 if dim <= _FEW_DIMENSIONS else 16,
         ascent_draws=thinned(16 if dim <= 24 else 32, 4),
         refine_draws=thinned(16 if dim <= 24 else 32, 4),
         step_size=thinned(4, 1) / 10,
+        refine_step_size=min(0.4, 0.4 * 24 / dim) if dim <= DENSE_LIMIT else thinned(4, 1) / 10,
         num_restarts=thinned(6, 2),
         num_walks=thinned(12, 2),
         num_curved=thinned(4, 1),
@@ -75,6 +82,7 @@ def budget(dim: int) -> Budget:
         weight_draws=thinned(64, 32),
         measure_draws=thinned(8192, 512),
         min_gain=max(5e-4, min(1e-5 * dim, 0.3)) if dim > DENSE_LIMIT else 5e-4,
+        min_share=0.0 if dim <= _FEW_DIMENSIONS else 0.1,
         rank=thinned(64, 10) if dim > DENSE_LIMIT else 10,
     )
 

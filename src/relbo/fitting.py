@@ -151,7 +151,8 @@ def _check_objects(start: Any, best_by: Any, checkpoint: Any) -> None:
 def _checked_rules(stop, booster: Booster) -> list[AbstractStop]:
     if stop is None:
         several = booster.step_rule.at_once > 1  # components an iteration: fewer iterations in vain say as much
-        return [Near(), GapBelow(), Stalled(2 if several else 5, budget(booster.target.dim).min_gain, _FAR)]
+        afford = budget(booster.target.dim)
+        return [Near(), GapBelow(), Stalled(2 if several else 5, afford.min_gain, _FAR, afford.min_share)]
     rules = list(stop) if isinstance(stop, list | tuple) else [stop]
     for rule in rules:
         if not isinstance(rule, AbstractStop):

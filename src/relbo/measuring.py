@@ -20,8 +20,8 @@ _CLEAR = 3.0
 """Standard errors that tell an improvement from none."""
 _FINE = 1.5e-3
 """Nats: a standard error below which no decision of a fit depends on more draws."""
-_ROUGH = 5e-3
-"""Nats: enough for the first component, of which nothing is decided but whether its spread is small."""
+_ROUGH = 0.03
+"""Of the spread: enough for the first component, of which nothing is decided but whether its spread is small."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def measure_one(key: Key[Array, ""], door: Door, mixture: Mixture, most: int) ->
     looks = _Looks(key, door, mixture)
     for num_draws in _rounds(most):
         seen = looks.influence(num_draws)
-        if seen.std_err() < _ROUGH:
+        if seen.std_err() < max(_FINE, _ROUGH * seen.spread):
             break
     return seen.evaluation()
 

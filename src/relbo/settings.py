@@ -158,7 +158,7 @@ def _oracles(afford: Budget) -> dict[str, AbstractOracle]:
 
 def _refinements(afford: Budget) -> dict[str, AbstractAscent]:
     gradient = GradientAscent(num_steps=200, num_draws=min(16, afford.ascent_draws), learning_rate=0.02)
-    natural = NaturalAscent(num_draws=afford.refine_draws, step_size=afford.step_size)
+    natural = NaturalAscent(num_draws=afford.refine_draws, step_size=afford.refine_step_size)
     return {"natural": natural, "gradient": gradient, "flow": _slow_gradient(afford, _FLOW_STEPS // 4)}
 
 

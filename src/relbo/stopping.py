@@ -54,13 +54,15 @@ class Stalled(AbstractStop):
     """The last `patience` iterations together did not improve the ELBO.
 
     A paired test on common draws: their total improvement is within two standard errors of zero, or below
-    `min_improvement` nats an iteration. Where log p - log q still spreads by more than `far` nats, there is something
-    left to find, and one more iteration is tried.
+    `min_improvement` nats an iteration, or below the share `min_share` of what is left to gain (half the variance of
+    log p - log q, a nat at the most): at such a pace many more components would not bring it near. Where log p - log q
+    still spreads by more than `far` nats, there is something left to find, and one more iteration is tried.
     """
 
     patience: int = 5
     min_improvement: float = FEW.min_gain
     far: float = math.inf
+    min_share: float = 0.0
 
     def reason(self, records):
         patience = self.patience + bool(records[-1].spread > self.far)
@@ -69,7 +71,9 @@ class Stalled(AbstractStop):
             return None
         total = sum(record.improvement.value for record in last if record.accepted)
         error = math.sqrt(sum(record.improvement.std_err**2 for record in last if record.accepted))
-        if total <= max(2 * error, patience * self.min_improvement):
+        spread = next((record.spread for record in reversed(records) if record.accepted), math.inf)
+        left = min(0.5 * spread**2, 1.0)
+        if total <= max(2 * error, patience * self.min_improvement, self.min_share * left):
             return f"the last {patience} iterations did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
         return None
 

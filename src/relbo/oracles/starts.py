@@ -66,8 +66,12 @@ class Starts(eqx.Module):
         return self.size == 1 and not self.num_residual
 
 
-def find_modes(key: Key[Array, ""], door: Door, family: AbstractFamily, starts: Starts) -> PyTree:
+def find_modes(
+    key: Key[Array, ""], door: Door, family: AbstractFamily, starts: Starts, known: PyTree | None = None
+) -> PyTree:
     """Members of the family at the ends of L-BFGS runs from scattered points, with the curvature there.
+
+    What an earlier search has found (`known`) competes: a mode that few walks lead to is not forgotten again.
 
     Half of the points lie in the model's own coordinates, around the example at widths from 0.3 to 30, the others in
     whitened ones, around the origin at widths from 1 to 300: what is far away is sought on the scale of the model and
@@ -81,7 +85,8 @@ def find_modes(key: Key[Array, ""], door: Door, family: AbstractFamily, starts: 
         return _members(family, whitened, np.ones_like(whitened))
     ends = _walked(door, points)
     if door.dim <= DENSE_LIMIT:
-        ends = _different(door, ends, num)
+        before = ends[:0] if known is None else np.asarray(locations_of(family, known))
+        ends = _different(door, np.concatenate([before, ends]), num)
         if len(ends) > 1:  # few walks will do where they agree
             ends = _different(door, np.concatenate([ends, _many_ends(jax.random.fold_in(key, 1), door)]), num)
     return _members_at(door, family, ends, num)
@@ -187,9 +192,10 @@ def _different(door: Door, ends: np.ndarray, most: int) -> np.ndarray:
     """The highest ends that differ from each other, at the most `most`."""
     values = door.numbers(ends, "walks")[0]
     chosen: list[int] = []
+    places = ends.astype(np.float64)
     ranked = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
     for end in ranked:
-        apart = all(np.linalg.norm(ends[end] - ends[one]) > _SAME_END * np.sqrt(ends.shape[1]) for one in chosen)
+        apart = all(np.linalg.norm(places[end] - places[one]) > _SAME_END * np.sqrt(ends.shape[1]) for one in chosen)
         if (apart and np.isfinite(values[end]) and len(chosen) < most) or not chosen:
             chosen.append(int(end))
     return ends[chosen]
