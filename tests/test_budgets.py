@@ -50,7 +50,8 @@ def test_no_budget_rises_with_the_dimension_and_all_have_a_least():
 
 def test_steps_of_full_covariances_are_the_shorter_the_more_noise_there_is():
     sizes = [budget(dim).refine_step_size for dim in (2, 24, 48, DENSE_LIMIT)]
-    assert sizes[0] == sizes[1] == 2 * sizes[2] and sizes == sorted(sizes, reverse=True)
+    np.testing.assert_allclose(sizes[:3], [0.4, 0.4, 0.2])
+    assert sizes[3] < sizes[2]
     assert budget(DENSE_LIMIT + 1).refine_step_size > sizes[-1]  # diagonal ones have less to estimate
 
 
