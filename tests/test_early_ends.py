@@ -50,10 +50,16 @@ def test_a_budget_of_evaluations_spent_in_the_race(target, tmp_path):
 
 def test_no_time_at_all(target):
     with pytest.warns(UserWarning, match="0 s was spent before the first component.*around the start"):
-        posterior = relbo.fit(target, stop=relbo.MaxSeconds(0.0), **SETTINGS)
+        posterior = relbo.fit(target, max_seconds=0.0, **SETTINGS)
     assert posterior.num_components == 1 and np.isfinite(posterior.elbo.value)
     found = relbo.diagnose(posterior, num_draws=500)
     assert found.stopped_early and found.status != "good"
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), True])
+def test_a_budget_of_time_is_a_number(target, wrong):
+    with pytest.raises(ValueError, match="a number of seconds, got"):
+        relbo.fit(target, max_seconds=wrong, **SETTINGS)
 
 
 def test_a_budget_too_small_for_anything(target):

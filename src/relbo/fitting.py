@@ -17,7 +17,16 @@ from relbo.posterior import Posterior
 from relbo.progress import progress
 from relbo.running import Run
 from relbo.settings import make_booster
-from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxEvaluations, MaxIterations, Near, Stalled
+from relbo.stopping import (
+    AbstractStop,
+    GapBelow,
+    MaxComponents,
+    MaxEvaluations,
+    MaxIterations,
+    MaxSeconds,
+    Near,
+    Stalled,
+)
 from relbo.storage.checkpoint import locked
 from relbo.storage.files import check_alike
 from relbo.targets import as_target
@@ -32,6 +41,7 @@ def fit(
     seed: SupportsIndex = 0,
     max_components: int | None = None,
     max_evaluations: int | None = None,
+    max_seconds: float | None = None,
     stop: AbstractStop | Sequence[AbstractStop] | None = None,
     best_by: Callable[[Posterior], float] | None = None,
     progress_bar: bool = True,
@@ -44,10 +54,11 @@ def fit(
     Without a target inside `with model:`, the PyMC model is meant, as it is in PyMC's own functions.
 
     There are at most `max_components`, 32 by default, and at most `max_evaluations` of the log density, for a model
-    that is dear. `stop` replaces the other rules, `Near()`, `GapBelow()` and `Stalled()` by default. `settings` are
-    those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine, precondition, min_improvement,
-    num_measure, max_memory. With a step rule that is not monotone (the fixed step) the best iterate is returned, by
-    ELBO or by `best_by(posterior)`, larger being better. `start` continues a posterior with more components.
+    that is dear; after `max_seconds` the fit ends with what it has. `stop` replaces the other rules, `Near()`,
+    `GapBelow()` and `Stalled()` by default. `settings` are those of `relbo.make_booster`: family, objective, oracle,
+    step, estimator, refine, precondition, min_improvement, num_measure, max_memory. With a step rule that is not
+    monotone (the fixed step) the best iterate is returned, by ELBO or by `best_by(posterior)`, larger being better.
+    `start` continues a posterior with more components.
 
     `checkpoint` is the path of a file that is written after every iteration. The same call, after the process was
     killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file of a
@@ -71,6 +82,8 @@ def fit(
     rules = [*_checked_rules(stop, booster), MaxComponents(limit), MaxIterations(3 * limit + 10)]
     if max_evaluations is not None:
         rules.append(MaxEvaluations(max_evaluations))
+    if max_seconds is not None:
+        rules.append(MaxSeconds(max_seconds))
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
         run = Run(booster, rules, seed, best_by, file)

@@ -204,6 +204,22 @@ def draw_each(
     return np.concatenate(groups)[:num_slots]
 
 
+def draw_from(key: Key[Array, ""], mixture: Mixture, num_draws: int) -> np.ndarray:
+    """Independent draws of the mixture, (num, dim)."""
+    slots = host_random(key).choice(mixture.capacity, num_draws, p=weights_of(mixture))
+    counts = np.bincount(slots, minlength=mixture.capacity)
+    ranked = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]  # slots of like weights are drawn together
+    draws = np.empty((num_draws, mixture.dim), mixture.dtype)
+    for begin in range(0, len(ranked), _GROUP):
+        some = ranked[begin : begin + _GROUP]
+        params = jax.tree.map(lambda leaf, at=some: np.asarray(leaf)[at], mixture.params)
+        group = Mixture(mixture.family, params, np.zeros(len(some), mixture.dtype))
+        each = draw_each(jax.random.fold_in(key, begin), group, int(counts[some[0]]), len(some))
+        for slot, own in zip(some, each, strict=True):
+            draws[slots == slot] = own[: counts[slot]]
+    return draws
+
+
 def log_densities(family: AbstractFamily, params: PyTree, points, num_slots: int | None = None) -> np.ndarray:
     """The log density of every one of a stack of members (of the first, if so many are asked for) at every point,
     (num, stack), in double precision.
@@ -250,11 +266,11 @@ def locations_of(family: AbstractFamily, params: PyTree) -> Float[Array, "stack 
 
 
 def _draw_group(key, group: int, number: int, family: AbstractFamily, params: PyTree, num_draws: int):
-    if not family.from_normals:
-        return _draw_each(jax.random.fold_in(jax.random.fold_in(key, group), number), family, params, num_draws)
     loc = jax.eval_shape(jax.vmap(family.location), params)
-    shape = (_GROUP, num_draws, loc.shape[1])
-    return _transport(family, params, host_random(key, group, number).standard_normal(shape, loc.dtype))
+    noise = family.noise_on_host(host_random(key, group, number), (_GROUP, num_draws, loc.shape[1]), loc.dtype)
+    if noise is not None:
+        return _transport(family, params, noise)
+    return _draw_each(jax.random.fold_in(jax.random.fold_in(key, group), number), family, params, num_draws)
 
 
 @compiled

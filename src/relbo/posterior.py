@@ -16,7 +16,7 @@ from relbo._compiled import compiled
 from relbo._require import require
 from relbo.choices import seed_number, whole_number
 from relbo.estimate import Estimate
-from relbo.mixture import Mixture, map_chunks
+from relbo.mixture import Mixture, draw_from, map_chunks
 from relbo.tables import html_block, html_line, html_table
 from relbo.targets import AbstractTarget
 from relbo.targets.stored import StoredTarget
@@ -192,10 +192,13 @@ class Posterior(eqx.Module):
         return f"Posterior({size}, ELBO {self.elbo}; the fit stopped because {self.stop_reason})"
 
 
-@compiled
-def _sample(whitened, mixture, key, num_draws):
-    draws = mixture.sample(key, num_draws)
-    return map_chunks(whitened.unwhiten, draws)
+def _sample(whitened, mixture, key, num_draws: int) -> Float[Array, "num_draws dim"]:
+    return _unwhiten(whitened, draw_from(key, mixture, num_draws))
+
+
+@partial(compiled, runs_once=True)
+def _unwhiten(whitened, points):
+    return map_chunks(whitened.unwhiten, points)
 
 
 @compiled

@@ -44,8 +44,8 @@ def make_booster(
     Left to themselves, normal families get the natural-gradient oracle and refinement, all others Adam; a target
     without gradient gets the score-function estimator. A component is kept if it improves the ELBO by `min_improvement`
     nats (1e-4; with the fixed step, which is not monotone, all are kept). `num_measure` draws, over all slots of the
-    mixture, measure ELBO and gap in every iteration (16,384; with minibatches 2,048): fewer cost less where the target
-    is dear, and errors grow. `precondition` says in which coordinates: behind an affine map that a race finds
+    mixture, measure ELBO and gap in an iteration at the most (8,192; with minibatches 2,048): fewer cost less where the
+    target is dear, and errors grow. `precondition` says in which coordinates: behind an affine map that a race finds
     ("affine"), and behind a flow too, always ("flow") or where it is better ("auto"; see `Preconditioner`).
     `max_memory`, in bytes or as in "2GB", bounds what evaluations and draws take at once, beyond the data; by default
     about 1 GB is for the evaluations.

@@ -126,6 +126,10 @@ class MaxSeconds(AbstractStop):
 
     seconds: float
 
+    def __check_init__(self):
+        if isinstance(self.seconds, bool) or not isinstance(self.seconds, int | float) or not self.seconds >= 0:
+            raise ValueError(f"a budget of time is a number of seconds, got {self.seconds!r}.")
+
     def reason(self, records):
         return self.exceeded(sum(record.seconds for record in records), 0)
 

@@ -96,8 +96,7 @@ def fit(
         outputs = fits.Outputs(out or pathlib.Path(f"{stem}.relbo"), report, netcdf, num_draws)
         settings: dict[str, Any] = {"seed": seed, "max_components": max_components, "family": family, "step": step}
         settings |= {"refine": refine, "precondition": precondition, "oracle": oracle, "max_memory": max_memory}
-        settings |= {"checkpoint": checkpoint, "max_evaluations": max_evaluations}
-        settings |= fits.time_limit(max_seconds)
+        settings |= {"checkpoint": checkpoint, "max_evaluations": max_evaluations, "max_seconds": max_seconds}
         fits.fit(talk, model, _source(data, arg, kind, drop_missing), dry_run, outputs, settings)
 
 

@@ -50,13 +50,6 @@ def fit(
     finish(talk, posterior, outputs)
 
 
-def time_limit(seconds: float | None) -> dict[str, Any]:
-    """The setting that ends a fit in time; the other rules stay."""
-    if seconds is None:
-        return {}
-    return {"stop": [relbo.Near(), relbo.GapBelow(), relbo.Stalled(), relbo.MaxSeconds(seconds)]}
-
-
 def beside(path: pathlib.Path) -> pathlib.Path:
     """Where a resumed fit goes: over the old one, but never over its checkpoint."""
     return path if path.suffix == ".relbo" else path.with_suffix(".relbo")

@@ -25,7 +25,7 @@ from relbo.diagnostics.modes import DIP
 from relbo.door import Door
 from relbo.families import AbstractFamily, AbstractNoise, Diagonal, LocationScale, LocationScaleParams
 from relbo.families.noise import StudentT
-from relbo.mixture import Mixture, locations_of, log_densities, log_mixture, map_chunks, weights_of
+from relbo.mixture import Mixture, draw_from, locations_of, log_densities, log_mixture, map_chunks, weights_of
 from relbo.oracles import search_modes
 from relbo.posterior import Posterior
 from relbo.whitening import Whitened
@@ -60,6 +60,12 @@ class Heavy(AbstractNoise):
         axis = jax.random.randint(axis_key, (num, 1), 0, dim)
         everywhere = jax.random.bernoulli(half_key, 0.5, (num, 1))
         return jnp.where(everywhere | (jnp.arange(dim) == axis), stretched, normal)
+
+    def on_host(self, rng, shape, dtype):
+        normal, once = rng.standard_normal(shape, dtype), (*shape[:-1], 1)
+        stretched = normal * np.sqrt(_DF / rng.chisquare(_DF, once)).astype(dtype)
+        axis, everywhere = rng.integers(shape[-1], size=once), rng.random(once) < 0.5
+        return np.where(everywhere | (np.arange(shape[-1]) == axis), stretched, normal)
 
     def log_prob(self, params, noise):
         dim = noise.shape[0]
@@ -96,10 +102,11 @@ def draw(key, posterior: Posterior, num_own: int, num_heavy: int, modes: "NewMod
     """Draw from the mixture, from its heavy companion and from heavy members at `modes`, and evaluate."""
     own_key, heavy_key = host_split(key, 2)
     mixture = posterior.mixture
-    own = np.asarray(_draw(own_key, mixture, num_own))
-    heavy, others = _draw_heavy(heavy_key, mixture, modes.members, modes.log_weights, num_heavy)
+    own = draw_from(own_key, mixture, num_own)
+    heavy = _heavy_mixture(heavy_key, mixture, modes)
+    others = draw_from(heavy_key, heavy, num_heavy)
     # The first draws are evaluated again at the end: at the same points a log density must be the same.
-    points = np.concatenate([own, np.asarray(others), own[:_REPEATED]])
+    points = np.concatenate([own, others, own[:_REPEATED]])
     door = posterior.booster.door(posterior.whitened)
     log_p, _ = door.numbers(points, "diagnosis")
     num_infinite = int(door.infinite(own[np.isnan(log_p[:num_own])]).sum())
@@ -206,30 +213,28 @@ def _heights(door: Door, mixture: Mixture, members: PyTree, locations: np.ndarra
     return Heights(log_p[:, 0, 0], log_q, np.diagonal(cross), cross, np.max(np.min(known, axis=2), axis=1))
 
 
-@partial(compiled, runs_once=True)
-def _draw_heavy(key, mixture: Mixture, modes: PyTree, log_mode_weights, num_draws):
-    """The heavy mixture and draws of it. Behind the slots of the components are those of modes, of half the weight."""
-    any_mode = jnp.any(log_mode_weights > -jnp.inf)
-    log_half = jnp.where(any_mode, jnp.log(0.5), 0.0).astype(mixture.dtype)
-    params = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), mixture.params, modes)
-    log_weights = jnp.concatenate([mixture.log_weights, jnp.asarray(log_mode_weights, mixture.dtype)]) + log_half
-    family, members = _heavy_members(key, mixture.family, params)
-    heavy = Mixture(family, members, log_weights)
-    return heavy, heavy.sample(key, num_draws)
+def _heavy_mixture(key, mixture: Mixture, modes: NewModes) -> Mixture:
+    """A heavy companion of every component; behind their slots are those of modes, of half the weight."""
+    params = jax.tree.map(
+        lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), mixture.params, modes.members
+    )
+    log_weights = np.concatenate([np.asarray(mixture.log_weights), modes.log_weights])
+    log_weights = (log_weights - (np.log(2.0) if modes.any else 0.0)).astype(mixture.dtype)
+    return Mixture(*_heavy_members(key, mixture.family, params), log_weights)
 
 
 def _heavy_members(key, family: AbstractFamily, params: PyTree) -> tuple[LocationScale, LocationScaleParams]:
     """The location and scale of every member, with heavy noise; measured on draws if the family is of another kind."""
     if isinstance(family, LocationScale):
         return LocationScale(Heavy(), family.scale, family.box), LocationScaleParams(params.loc, params.scale, ())
+    means, log_sds = _spreads(key, family, params)
+    return LocationScale(Heavy(), Diagonal()), LocationScaleParams(means, log_sds, ())
+
+
+@partial(compiled, runs_once=True)
+def _spreads(key, family, params):
     draws = jax.vmap(lambda one: family.sample(key, one, _SPREAD_DRAWS))(params)
-    spread = jnp.log(jnp.maximum(draws.std(axis=1), 1e-6))
-    return LocationScale(Heavy(), Diagonal()), LocationScaleParams(draws.mean(axis=1), spread, ())
-
-
-@compiled
-def _draw(key, mixture, num_draws):
-    return mixture.sample(key, num_draws)
+    return draws.mean(axis=1), jnp.log(jnp.maximum(draws.std(axis=1), 1e-6))
 
 
 def constrained(posterior: Posterior, points) -> PyTree:

@@ -9,6 +9,7 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 
@@ -44,14 +45,14 @@ class AbstractFamily(eqx.Module):
     def project(self, params: PyTree) -> PyTree:
         """The nearest parameters in the bounded set."""
 
-    @property
-    def from_normals(self) -> bool:
-        """Whether a draw is a function of as many standard normals as there are dimensions: `transport`."""
-        return False
+    def noise_on_host(self, rng: np.random.Generator, shape: tuple[int, ...], dtype) -> np.ndarray | None:
+        """What `transport` makes draws of, by NumPy, which compiles nothing; None where only `sample` draws."""
+        del rng, shape, dtype
+        return None
 
     def transport(self, params: PyTree, noise: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """Noise to point; only where `from_normals`."""
-        raise NotImplementedError(f"{type(self).__name__} does not draw from standard normals.")
+        """Noise to point; for families with `noise_on_host`."""
+        raise NotImplementedError(f"{type(self).__name__} draws by `sample` alone.")
 
     @property
     def symmetric(self) -> bool:

@@ -3,6 +3,7 @@ r"""Location-scale components, $z = m + A \varepsilon$: a noise law and a linear
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from relbo.families.base import AbstractFamily, Box
@@ -13,7 +14,7 @@ from relbo.families.scale import AbstractScale, Cholesky
 class LocationScaleParams(eqx.Module):
     """One component (or a stack of them): location, the scale's parameters, the noise law's parameters."""
 
-    loc: Float[Array, "*stack dim"]
+    loc: Float[Array | np.ndarray, "*stack dim"]
     scale: PyTree
     noise: PyTree
 
@@ -37,9 +38,8 @@ class LocationScale(AbstractFamily):
         noise = self.noise.sample(key, params.noise, num_draws, params.loc.shape[0], params.loc.dtype)
         return jax.vmap(lambda one: self.transport(params, one))(noise)
 
-    @property
-    def from_normals(self):
-        return isinstance(self.noise, Normal)
+    def noise_on_host(self, rng, shape, dtype):
+        return self.noise.on_host(rng, shape, dtype)
 
     def transport(self, params: LocationScaleParams, noise):
         return params.loc + self.scale.apply(params.scale, noise)

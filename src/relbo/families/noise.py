@@ -9,6 +9,7 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Key, PyTree
 
@@ -21,6 +22,11 @@ class AbstractNoise(eqx.Module):
 
     @abstractmethod
     def sample(self, key: Key[Array, ""], params: PyTree, num: int, dim: int, dtype) -> Float[Array, "num dim"]: ...
+
+    def on_host(self, rng: np.random.Generator, shape: tuple[int, ...], dtype) -> np.ndarray | None:
+        """Draws by NumPy, which compiles nothing; the last axis is that of coordinates. None where `sample` does it."""
+        del rng, shape, dtype
+        return None
 
     @abstractmethod
     def log_prob(self, params: PyTree, noise: Float[Array, " dim"]) -> Float[Array, ""]: ...
@@ -38,6 +44,9 @@ class Normal(AbstractNoise):
 
     def sample(self, key, params, num, dim, dtype):
         return jax.random.normal(key, (num, dim), dtype)
+
+    def on_host(self, rng, shape, dtype):
+        return rng.standard_normal(shape, dtype)
 
     def log_prob(self, params, noise):
         return -0.5 * jnp.sum(noise**2) - 0.5 * noise.shape[0] * jnp.log(2 * jnp.pi)
