@@ -228,9 +228,13 @@ def test_new_modes_are_high_apart_and_across_a_valley():
 
 
 @pytest.mark.parametrize("dim", [1, 6])
-def test_heavy_noise_has_the_density_it_says(dim):
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_heavy_noise_has_the_density_it_says(dim, place):
     """Importance sampling of a wide normal from it: the mean ratio is one, and so is that of a draw's square."""
-    points = Heavy().sample(jax.random.key(0), (), 40_000, dim, jnp.float32)
+    if place == "host":
+        points = jnp.asarray(Heavy().on_host(np.random.default_rng(0), (4, 10_000, dim), np.float32).reshape(-1, dim))
+    else:
+        points = Heavy().sample(jax.random.key(0), (), 40_000, dim, jnp.float32)
     log_t = jax.vmap(lambda x: Heavy().log_prob((), x))(points)
     log_p = jax.scipy.stats.norm.logpdf(points, 0.2, 1.1).sum(axis=1)
     ratio = np.exp(np.asarray(log_p - log_t, np.float64))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from helpers import TWO_BLOBS, mean_is, normals, within
-from relbo.families import LocationScale
-from relbo.mixture import empty_mixture, map_chunks
+from relbo.families import Diagonal, Laplace, LocationScale, Normal
+from relbo.mixture import Mixture, draw_each, draw_from, empty_mixture, log_densities, map_chunks
 
 FULL = LocationScale()
 NUM = 40_000
@@ -120,9 +120,17 @@ def known_moments():
     return np.concatenate([mean, np.diag(second), [second[0, 1]]])
 
 
+def on_host(mixture):
+    return draw_from(jax.random.key(5), mixture, NUM)
+
+
+both = pytest.mark.parametrize("draw", [sample, on_host])
+
+
+@both
 @pytest.mark.parametrize("capacity", [2, 4])
-def test_independent_draws_have_the_right_moments(capacity):
-    draws = sample(blobs(capacity))
+def test_independent_draws_have_the_right_moments(capacity, draw):
+    draws = draw(blobs(capacity))
     assert draws.shape == (NUM, 2)
     assert mean_is(moments(draws), known_moments())
 
@@ -135,12 +143,13 @@ def test_stratified_draws_have_the_right_moments():
     assert within(weights @ means, np.sqrt(weights**2 @ np.square(errors)), known_moments())
 
 
-def test_components_are_drawn_in_proportion_to_their_weights():
+@both
+def test_components_are_drawn_in_proportion_to_their_weights(draw):
     """Three narrow components far apart, one of weight zero: a draw shows where it came from."""
     weights = np.array([0.55, 0.0, 0.13, 0.32])
     locs = np.array([-30.0, 0.0, 30.0, 60.0])
     mixture = normals(locs, np.ones(4), weights)
-    draws = np.asarray(sample(mixture))
+    draws = np.asarray(draw(mixture))
     came_from = np.argmin(np.abs(draws - locs), axis=1)
     shares = came_from[:, None] == np.arange(4)
     assert shares[:, 1].sum() == 0
@@ -153,6 +162,22 @@ def test_common_random_numbers():
     first, second = (m.sample_stratified(jax.random.key(1), 50) for m in (old, new))
     np.testing.assert_array_equal(first[:2], second[:2])
     np.testing.assert_array_equal(first[3], second[3])
+
+
+@pytest.mark.parametrize("noise", [Normal(), Laplace()])
+def test_draws_on_the_host_are_of_their_slots(noise):
+    """More slots than are drawn at a time, narrow and far apart: by NumPy's noise, and by that of the family."""
+    family, num = LocationScale(noise, Diagonal()), 19
+    params = jax.vmap(family.init)(100.0 * jnp.arange(num)[:, None] * jnp.ones(2), jnp.ones((num, 2)))
+    mixture = Mixture(family, params, jnp.where(jnp.arange(num) < 18, 0.0, -jnp.inf))
+    draws = draw_each(jax.random.key(2), mixture, 100)
+    assert draws.shape == (18, 100, 2)
+    np.testing.assert_array_equal(np.round(draws[..., 0].mean(axis=1) / 100), np.arange(18))
+    np.testing.assert_array_equal(draw_each(jax.random.key(2), mixture, 100, 3, begin=70), draws[:3, 70:])
+    log_each = log_densities(family, params, draws[:, 0])
+    assert log_each.shape == (18, 19)
+    np.testing.assert_array_equal(np.argmax(log_each, axis=1), np.arange(18))
+    np.testing.assert_array_equal(log_densities(family, params, draws[:, 0], 5), log_each[:, :5])
 
 
 def test_chunks_are_vmap():
