@@ -55,8 +55,8 @@ def timed_fit(target, **settings: Any) -> tuple[relbo.Posterior, float]:
     """
     begun = time.perf_counter()
     posterior = relbo.fit(target, **settings | {"progress_bar": False})
-    if posterior.stop_reason == "it was interrupted":
+    if posterior.stop.kind == "interrupted":
         raise KeyboardInterrupt
-    if posterior.stop_reason.startswith("it failed") or "NaN" in posterior.stop_reason:
+    if posterior.stop.kind in ("failed", "broken"):
         raise RuntimeError(f"A fit of this experiment ended early: {posterior.stop_reason}.")
     return posterior, time.perf_counter() - begun

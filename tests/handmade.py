@@ -8,6 +8,7 @@ import relbo
 from relbo.boosting import State
 from relbo.families import Cholesky, LocationScale, Normal
 from relbo.mixture import Mixture, empty_mixture
+from relbo.outcome import Stop
 from relbo.posterior import Posterior
 from relbo.whitening import identity_map
 
@@ -19,7 +20,7 @@ def posterior_of(mixture: Mixture, target, **settings) -> Posterior:
     elbo = relbo.Estimate(0.0, 0.0, 0)
     modes = booster.find_modes(jax.random.key(0), booster.door(whitened))
     state = State(whitened, mixture, modes, booster.step_rule.init(), elbo, 0, False)
-    return Posterior(mixture, whitened, elbo, [], "it was made by hand", booster, state)
+    return Posterior(mixture, whitened, elbo, [], Stop("converged", "it was made by hand"), booster, state)
 
 
 def full_normals(means, factors, weights, capacity=16) -> Mixture:

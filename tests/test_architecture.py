@@ -15,12 +15,11 @@ ROOT = pathlib.Path(relbo.__file__).parent
 EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
 
 ROOMS = [
-    "_require", "_warn", "_compiled", "tables", "choices", "estimate", "linalg", "flows", "targets", "families",
-    "budgets", "mixture", "whitening", "door", "memory", "objectives", "measuring", "ascent", "learning", "oracles",
-    "precondition", "steps", "trace", "stopping", "boosting", "settings", "presets", "guide", "posterior", "prediction",
-    "diagnostics", "summaries", "storage", "arviz_export", "comparison", "views", "progress", "interrupts", "cautions",
-    "running", "fitting", "calibration", "plots", "reporting", "cli",
-    "__main__",
+    "_require", "_warn", "_compiled", "tables", "choices", "estimate", "outcome", "linalg", "flows", "targets",
+    "families", "budgets", "mixture", "whitening", "door", "memory", "objectives", "measuring", "ascent", "learning",
+    "oracles", "precondition", "steps", "trace", "stopping", "boosting", "settings", "presets", "guide", "posterior",
+    "prediction", "diagnostics", "summaries", "storage", "arviz_export", "comparison", "views", "progress",
+    "interrupts", "cautions", "running", "fitting", "calibration", "plots", "reporting", "cli", "__main__",
 ]  # fmt: skip
 """From the ground up: a room imports only from itself and from rooms before it."""
 

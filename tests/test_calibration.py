@@ -54,6 +54,9 @@ class GaussianFit:
         return GaussianPosterior(target, mean, factor, self.shift, self.scale)
 
 
+EXACT = relbo.Stop("converged", "it is exact")
+
+
 @dataclass(frozen=True)
 class GaussianPosterior:
     target: object
@@ -61,7 +64,7 @@ class GaussianPosterior:
     factor: object
     shift: float
     scale: float
-    stop_reason: str = "it is exact"
+    stop: relbo.Stop = EXACT
 
     def sample_unconstrained(self, num_draws, *, seed):
         noise = np.random.default_rng(seed).standard_normal((num_draws, len(self.mean))).astype(self.target.dtype)
@@ -171,8 +174,8 @@ class Shrunk:
     posterior: relbo.Posterior
 
     @property
-    def stop_reason(self):
-        return self.posterior.stop_reason
+    def stop(self):
+        return self.posterior.stop
 
     def sample_unconstrained(self, num_draws, *, seed):
         draws = self.posterior.sample_unconstrained(num_draws, seed=seed)

@@ -27,7 +27,15 @@ def exact_draws(num, seed=0):
 def posterior_of(mixture, of):
     """The mixture as a posterior without a fit: all that a comparison looks at."""
     booster = relbo.make_booster(of, family=mixture.family)
-    return Posterior(mixture, identity_map(of, "none"), relbo.Estimate(0.0, 0.0, 0), [], "by hand", booster, None)
+    return Posterior(
+        mixture,
+        identity_map(of, "none"),
+        relbo.Estimate(0.0, 0.0, 0),
+        [],
+        relbo.Stop("converged", "by hand"),
+        booster,
+        None,
+    )
 
 
 @functools.cache

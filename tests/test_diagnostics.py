@@ -17,6 +17,7 @@ from relbo.diagnostics.estimates import balanced, weigh, worth
 from relbo.diagnostics.parameters import named_columns
 from relbo.diagnostics.psis import tail_stake
 from relbo.estimate import format_estimate
+from relbo.outcome import Stop
 
 FAR_MODES = Known(np.array([0.3, 0.7]), np.array([[-9.0], [8.0]]), np.array([[[0.5]], [[1.0]]]), 1.7)
 """Of the same shapes as TWO_MODES: both share compiled programs."""
@@ -88,6 +89,9 @@ def test_too_few_draws_are_refused(posterior):
 # Numbers from plain arrays: no device, no mixture
 
 
+STALLED = Stop("stalled", "the last 5 iterations did not improve the ELBO")
+
+
 def measured(log_p, scale=1.0, num=8000, **changes) -> Measurements:
     """What `measure` would see of q = N(0, scale^2) for a density on the line given by its logarithm."""
     rng = np.random.default_rng(7)
@@ -99,7 +103,7 @@ def measured(log_p, scale=1.0, num=8000, **changes) -> Measurements:
         "log_ratio": log_ratio, "log_heavy": log_t - log_q, "at_new_mode": np.zeros(len(z), bool), "num_own": num,
         "names": ("x",), "values": z[:, None], "gap": relbo.Estimate(0.0, 0.01, 100), "certifies": "", "modes": (1.0,),
         "num_components": 1, "irreproducible": 0.0, "decay": 9.0, "trace": (),
-        "stop_reason": "the last 5 iterations did not improve",
+        "stop": STALLED,
     }  # fmt: skip
     return Measurements(**(values | changes))
 
@@ -153,13 +157,10 @@ def test_a_large_kl_after_a_budget_is_not_converged():
     def two(z):
         return np.logaddexp(stats.norm.logpdf(z, -2, 0.5), stats.norm.logpdf(z, 1, 0.4)) - math.log(2)
 
-    seen = measured(two, scale=1.5, stop_reason="2 components were reached, the most allowed")
+    seen = measured(two, scale=1.5, stop=Stop("budget", "2 components were reached, the most allowed", "components"))
     assert diagnosis_of(seen).status == "not converged"
     # By itself the same fit came to an end: its weights are what is left.
-    assert (
-        diagnosis_of(dataclasses.replace(seen, stop_reason="the last 5 iterations did not improve")).status
-        == "resample"
-    )
+    assert diagnosis_of(dataclasses.replace(seen, stop=STALLED)).status == "resample"
 
 
 def test_a_broken_model_is_named():

@@ -199,7 +199,7 @@ def test_a_checkpoint_holds_what_was_before_the_flow(fitted, tmp_path):
     before = dataclasses.replace(fitted.state, target=fitted.whitened.affine, iteration=3)
     state = dataclasses.replace(fitted.state, other=before)
     posterior = Posterior(
-        fitted.mixture, fitted.whitened, fitted.elbo, fitted.trace, fitted.stop_reason, fitted.booster, state
+        fitted.mixture, fitted.whitened, fitted.elbo, fitted.trace, fitted.stop, fitted.booster, state
     )
     path = tmp_path / "half.relbo"
     path.write_bytes(b"".join(to_bytes(posterior)))

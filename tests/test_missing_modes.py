@@ -59,14 +59,17 @@ def test_a_search_without_fruit_ends(target, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("reason", "advice"),
+    ("stop", "advice"),
     [
-        ("8 components were reached, the most allowed", "a larger max_components"),
-        ("the budget of 10 s was spent", "a larger budget"),
-        ("the last 5 iterations did not improve the ELBO", r"start=posterior\)\. It begins at the modes"),
+        (relbo.Stop("budget", "8 components were reached", "components"), "a larger max_components"),
+        (relbo.Stop("budget", "the budget of 10 s was spent", "seconds"), "a larger budget"),
+        (
+            relbo.Stop("stalled", "the last 5 iterations did not improve the ELBO"),
+            r"start=posterior\)\. It begins at the modes",
+        ),
     ],
 )
-def test_the_advice_follows_from_why_the_fit_stopped(reason, advice):
-    seen = diagnosis_of(measured(student_3, stop_reason=reason))
+def test_the_advice_follows_from_why_the_fit_stopped(stop, advice):
+    seen = diagnosis_of(measured(student_3, stop=stop))
     found = dataclasses.replace(seen, missed_mass=relbo.Estimate(0.17, 0.01, 100))
     assert found.status == "not converged" and re.search(advice, found.verdict)

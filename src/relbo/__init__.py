@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from relbo.fitting import fit
     from relbo.objectives import RELBO, FiniteStep
     from relbo.oracles import GradientOracle, JointOracle, LaplaceOracle, NaturalOracle, Starts
+    from relbo.outcome import Stop
     from relbo.posterior import Posterior
     from relbo.precondition import Preconditioner
     from relbo.prediction import predict
@@ -64,6 +65,7 @@ __all__ = [
     "Stalled",
     "Starts",
     "State",
+    "Stop",
     "calibrate",
     "compare",
     "diagnose",
@@ -108,6 +110,7 @@ _HOMES = {
     "reporting": "report",
     "settings": "make_booster paper",
     "steps": "Adaptive Away Fixed FullyCorrective LineSearch NormCorrective Pairwise",
+    "outcome": "Stop",
     "stopping": "GapBelow MaxComponents MaxEvaluations MaxIterations MaxSeconds Near Stalled",
     "storage": "load save",
     "targets": "from_callable from_log_density from_numpyro from_pymc from_stan",

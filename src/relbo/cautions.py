@@ -73,7 +73,7 @@ def _of_zero_density(posterior: Posterior) -> None:
 
 def _of_broken_draws(posterior: Posterior) -> None:
     last = posterior.trace[-1]
-    if not last.nan_fraction > 0 or "NaN log density" in posterior.stop_reason:  # which was said already
+    if not last.nan_fraction > 0 or posterior.stop.kind == "broken":  # which was said already
         return
     door = posterior.booster.door(posterior.whitened)
     draws = _draws(posterior, _NUM_SOUGHT)

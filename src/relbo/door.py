@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, Key
 
 from relbo._compiled import compile_options, compiled
 from relbo.estimate import Estimate
+from relbo.outcome import Stop
 from relbo.targets.minibatch import Anchored
 from relbo.whitening import Whitened
 
@@ -46,7 +47,11 @@ _note: ContextVar[Callable[["Rough"], None] | None] = ContextVar("relbo_note", d
 
 
 class BudgetSpent(Exception):
-    """A budget is spent, in the middle of an iteration; the text is a stopping rule's reason."""
+    """A budget is spent, in the middle of an iteration; `stop` is how the fit ends."""
+
+    def __init__(self, stop: Stop):
+        super().__init__(stop.sentence)
+        self.stop = stop
 
 
 class Rough(NamedTuple):

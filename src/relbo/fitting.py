@@ -93,7 +93,7 @@ def fit(
             with terminable(), progress(progress_bar) as report, watched(report.watching(run.watch), run.note):
                 run.go(report)
         except BudgetSpent as spent:
-            run.end_spent(str(spent))
+            run.end_spent(spent.stop)
         except (Exception, KeyboardInterrupt, Terminated) as error:
             run.end_early(error)
         posterior = run.posterior()

@@ -17,6 +17,7 @@ from relbo._require import require
 from relbo.choices import seed_number, whole_number
 from relbo.estimate import Estimate
 from relbo.mixture import Mixture, draw_from, map_chunks
+from relbo.outcome import Stop
 from relbo.tables import html_block, html_line, html_table
 from relbo.targets import AbstractTarget
 from relbo.targets.stored import StoredTarget
@@ -41,7 +42,8 @@ class Posterior(eqx.Module):
     elbo: Estimate
     """As the fit last measured it; `relbo.diagnose` measures it afresh."""
     trace: list[Record]
-    stop_reason: str = eqx.field(static=True)
+    stop: Stop = eqx.field(static=True)
+    """How the fit ended."""
     booster: Any
     state: Any
 
@@ -49,6 +51,11 @@ class Posterior(eqx.Module):
     def target(self) -> AbstractTarget:
         """The target that was fitted."""
         return self.booster.target
+
+    @property
+    def stop_reason(self) -> str:
+        """How the fit ended, in words."""
+        return self.stop.sentence
 
     @property
     def dim(self) -> int:

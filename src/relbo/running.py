@@ -19,8 +19,9 @@ from relbo.door import BudgetSpent, Rough
 from relbo.estimate import Estimate
 from relbo.interrupts import Terminated, interruption_in
 from relbo.mixture import Mixture, num_active
+from relbo.outcome import INTERRUPTED, Stop, stop_of
 from relbo.posterior import Posterior
-from relbo.stopping import AbstractStop, GapBelow, MaxComponents, MaxSeconds, Near, Stalled, worth_learning
+from relbo.stopping import AbstractStop, GapBelow, MaxComponents, Near, Stalled, worth_learning
 from relbo.storage.checkpoint import Checkpoint, check_same_fit, fingerprint
 from relbo.storage.layouts import decode_estimate, encode_estimate
 from relbo.storage.objects import encode_number
@@ -51,7 +52,7 @@ class Run:
         """So many records were made before this call."""
         self.may_learn = False
         """Whether coordinates may be learned: where nobody said how long to go on."""
-        self.reason = "it was interrupted"
+        self.stop = INTERRUPTED
         self.watched, self.begun, self.num_now = -1, 0.0, 0
         """Of the iteration that is going on: how many went before, when it began, its evaluations and those before."""
         self.is_continued = False
@@ -94,9 +95,9 @@ class Run:
         if about["best"] is not None:
             best = found.best or self.current.mixture
             self.best = (float(about["best"]), _showing(self.current, best, decode_estimate(about["best_elbo"])))
-        if about["finished"] and self._stop_reason() == posterior.stop_reason:
+        if about["finished"] and (now := self._stop()) is not None and now.sentence == posterior.stop_reason:
             self.final = _showing(self.current, posterior.mixture, posterior.elbo)
-            self.reason, self.records = posterior.stop_reason, list(posterior.trace)
+            self.stop, self.records = posterior.stop, list(posterior.trace)
 
     def watch(self, num: int, purpose: str = "") -> None:
         """Called before every evaluation, with how many points it has: budgets hold within an iteration, too."""
@@ -105,29 +106,27 @@ class Run:
             self.watched, self.num_now = len(self.records), sum(record.evaluations for record in before)
             self.begun = time.perf_counter() - sum(record.seconds for record in before)
         for rule in self.budgets:
-            if (reason := rule.exceeded(time.perf_counter() - self.begun, self.num_now + num - 1)) is not None:
-                raise BudgetSpent(reason)
+            if (stop := rule.exceeded(time.perf_counter() - self.begun, self.num_now + num - 1)) is not None:
+                raise BudgetSpent(stop)
         self.num_now += num
 
     def note(self, rough: Rough) -> None:
         self.rough = rough
 
-    def end_spent(self, reason: str) -> None:
+    def end_spent(self, stop: Stop) -> None:
         """A budget was spent in the middle of an iteration: keep what there was before it."""
-        self.reason = reason
+        self.stop = stop
         if self.state is None:
-            self._end_rough(f"{reason} before the first component was fitted", self._is_of_time(reason))
+            self._end_rough(stop, may_evaluate=stop.limit == "seconds")
             return
         self.state = self._better()
         if self.file is not None:
             self._write(self.file, finished=True)
 
-    def _is_of_time(self, reason: str) -> bool:
-        return any(isinstance(rule, MaxSeconds) and rule.exceeded(math.inf, 0) == reason for rule in self.rules)
-
-    def _end_rough(self, what: str, may_evaluate: bool) -> None:
+    def _end_rough(self, stop: Stop, may_evaluate: bool) -> None:
         """Of a fit that ends before its first component, the best normal so far. No checkpoint is written, from which
         the same call would go on."""
+        what = f"{stop} before the first component was fitted"
         elbo = None if self.rough is None else self.rough.elbo
         if self.rough is None and not may_evaluate:
             raise ValueError(f"The fit has no result: {what}. Give it more.")
@@ -139,7 +138,7 @@ class Run:
         except ValueError as error:
             raise ValueError(f"The fit has no result: {what}. {error} Give it more.") from None
         self.state, self.records = state, [dataclasses.replace(record, evaluations=record.evaluations + self.num_now)]
-        self.reason = what
+        self.stop = dataclasses.replace(stop, sentence=what)
         warn(f"{_capital(what)}: returning the normal law {where}, which is a poor posterior. Fit again, with more.")
 
     def go(self, report) -> None:
@@ -153,19 +152,19 @@ class Run:
             self._seek()
         while True:
             key = jax.random.fold_in(self.key, self.current.iteration + 1)
-            ended = self._stop_reason() is not None
+            ended = self._stop() is not None
             if self._should_learn(ended):
                 self._take(*self.booster.learn(key, self.current, _BEHIND if ended else 0.0), report)
-            elif (reason := self._reason_to_end()) is None:
+            elif (stop := self._end()) is None:
                 self._take(*self.booster.step(key, self.current, self.most), report)
             else:
                 break
-        self.reason, self.state = reason, self._better()
+        self.stop, self.state = stop, self._better()
         if self._is_broken():
-            self._explain(f"The fit stopped: {reason}")
+            self._explain(f"The fit stopped: {stop}")
             return
         # Near the target polishing has next to nothing to gain.
-        near = any(isinstance(rule, Near) and rule.reason(self.records) == reason for rule in self.rules)
+        near = any(isinstance(rule, Near) and rule.reason(self.records) == stop for rule in self.rules)
         if self.booster.refinement is not None and num_active(self.current.mixture) > 1 and not near:
             report.polishing = True
             begun = self.current if self.best is None else self.best[1]
@@ -175,17 +174,17 @@ class Run:
         if self.file is not None:
             self._write(self.file, finished=True)
 
-    def _reason_to_end(self) -> str | None:
-        """Why to stop now. A fit that gains no more looks for modes that it lacks before it gives up, and once more if
-        those gave it anything."""
-        reason, records = self._stop_reason(), self._judged()
-        if reason is None or self._is_broken():
-            return reason
+    def _end(self) -> Stop | None:
+        """Why to stop now, if so. A fit that gains no more looks for modes that it lacks before it gives up, and once
+        more if those gave it anything."""
+        stop, records = self._stop(), self._judged()
+        if stop is None or self._is_broken():
+            return stop
         fired = [rule for rule in self.rules if rule.reason(records) is not None]
         gave_up = all(isinstance(rule, Stalled | GapBelow) for rule in fired)  # and no budget is spent
         fruitless = self.first_new > 0 and not any(record.accepted for record in records[1:])
         if not gave_up or fruitless or not self._seek():
-            return reason
+            return stop
         self.first_new = len(self.records) - 1
         return None
 
@@ -286,16 +285,14 @@ class Run:
         records = self.records[self.first_new :]
         return [record for record in records if record.kind != "flow" or record.accepted] or records
 
-    def _stop_reason(self) -> str | None:
+    def _stop(self) -> Stop | None:
         records = self._judged()
         if self._is_broken():
-            return (
-                f"{records[-1].nan_fraction:.0%} of the draws had a NaN log density (the limit is "
-                f"{MAX_NAN_FRACTION:.0%}): check the model there"
-            )
+            share = f"{records[-1].nan_fraction:.0%} of the draws had a NaN log density"
+            return Stop("broken", f"{share} (the limit is {MAX_NAN_FRACTION:.0%}): check the model there")
         # A fit that is continued was near enough before, and is asked for more.
         rules = [rule for rule in self.rules if not (self.is_continued and isinstance(rule, Near))]
-        return next((reason for rule in rules if (reason := rule.reason(records)) is not None), None)
+        return next((stop for rule in rules if (stop := stop_of(rule.reason(records))) is not None), None)
 
     def end_early(self, error: BaseException) -> None:
         """Say what happened and what there is. Where there is nothing, or nothing but to obey, raise."""
@@ -312,19 +309,18 @@ class Run:
             raise interruption or error
         if interruption is None:
             logging.getLogger("relbo").error("the fit ended early", exc_info=error)
-            self.reason = f"it failed: {_last_line(error)}"
+            self.stop = Stop("failed", f"it failed: {_last_line(error)}", "memory" if _is_memory(error) else "")
             hint = " (set max_memory, or use a smaller family)" if _is_memory(error) else ""
             self._explain(f"{_last_line(error)}{hint}")
             return
-        self.reason = "it was interrupted"
+        self.stop = INTERRUPTED
         self._explain("Interrupted")
 
     def _end_interrupted(self, error: BaseException) -> None:
         """Ctrl-C before the first component: the best normal so far, if there is any."""
-        what = "it was interrupted before the first component was fitted"
         if self.rough is None:
             raise KeyboardInterrupt("relbo.fit was interrupted before there was anything to return.") from error
-        self._end_rough(what, may_evaluate=False)
+        self._end_rough(INTERRUPTED, may_evaluate=False)
 
     def _kept(self) -> str:
         """What is left of a fit whose process ends."""
@@ -362,7 +358,7 @@ class Run:
 
     def _posterior(self, shown: State) -> Posterior:
         return Posterior(
-            shown.mixture, shown.target, shown.elbo, list(self.records), self.reason, self.booster, self.current
+            shown.mixture, shown.target, shown.elbo, list(self.records), self.stop, self.booster, self.current
         )
 
 

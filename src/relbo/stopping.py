@@ -1,4 +1,4 @@
-"""When to stop: rules that read the trace. Any rule that fires ends the fit, and its sentence is the reason given."""
+"""When to stop: rules that read the trace. Any rule that fires ends the fit, and what it says is the reason given."""
 
 import math
 from abc import abstractmethod
@@ -6,6 +6,7 @@ from abc import abstractmethod
 import equinox as eqx
 
 from relbo.budgets import ENOUGH, FEW
+from relbo.outcome import Stop
 from relbo.trace import Record
 
 _SLOW = 0.05
@@ -15,13 +16,13 @@ _LEFT = 0.02
 
 
 class AbstractStop(eqx.Module):
-    """A rule; `reason` returns a sentence when it fires, None otherwise."""
+    """A rule; `reason` returns how the fit ends when it fires, None otherwise. A sentence will do: it has converged."""
 
     @abstractmethod
-    def reason(self, records: list[Record]) -> str | None: ...
+    def reason(self, records: list[Record]) -> Stop | str | None: ...
 
-    def exceeded(self, seconds: float, evaluations: int) -> str | None:
-        """A sentence if so much, in all, is more than a budget allows. Asked within an iteration, too."""
+    def exceeded(self, seconds: float, evaluations: int) -> Stop | None:
+        """How the fit ends if so much, in all, is more than a budget allows. Asked within an iteration, too."""
         del seconds, evaluations
         return None
 
@@ -40,7 +41,7 @@ class GapBelow(AbstractStop):
     def reason(self, records):
         last = records[-self.times :]
         if len(last) == self.times and all(self._below(record) for record in last):
-            return f"the duality gap was below {self.tol:g} nats {self.times} times in a row"
+            return Stop("converged", f"the duality gap was below {self.tol:g} nats {self.times} times in a row")
         return None
 
     def _below(self, record: Record) -> bool:
@@ -74,7 +75,8 @@ class Stalled(AbstractStop):
         spread = next((record.spread for record in reversed(records) if record.accepted), math.inf)
         left = min(0.5 * spread**2, 1.0)
         if total <= max(2 * error, patience * self.min_improvement, self.min_share * left):
-            return f"the last {patience} iterations did not improve the ELBO ({total:.1g} +- {error:.1g} nats)"
+            gained = f"({total:.1g} +- {error:.1g} nats)"
+            return Stop("stalled", f"the last {patience} iterations did not improve the ELBO {gained}")
         return None
 
 
@@ -94,7 +96,8 @@ class Near(AbstractStop):
         gained = 0.0 if last.improvement is None else float(last.improvement.value)
         if not divergence < self.tol or last.several_modes or not last.accepted or not gained < 2 * self.tol:
             return None
-        return f"the mixture is within about {divergence:.1g} nats of the target, and no other mode was found"
+        near = f"the mixture is within about {divergence:.1g} nats of the target, and no other mode was found"
+        return Stop("converged", near)
 
 
 class MaxComponents(AbstractStop):
@@ -109,7 +112,8 @@ class MaxComponents(AbstractStop):
     def reason(self, records):
         if records[-1].num_components < self.num:
             return None
-        return f"{self.num} component{'s were' if self.num > 1 else ' was'} reached, the most allowed"
+        reached = f"{self.num} component{'s were' if self.num > 1 else ' was'} reached, the most allowed"
+        return Stop("budget", reached, "components")
 
 
 class MaxIterations(AbstractStop):
@@ -118,7 +122,9 @@ class MaxIterations(AbstractStop):
     num: int
 
     def reason(self, records):
-        return f"{self.num} iterations were done, the most allowed" if records[-1].iteration >= self.num else None
+        if records[-1].iteration < self.num:
+            return None
+        return Stop("budget", f"{self.num} iterations were done, the most allowed", "iterations")
 
 
 class MaxSeconds(AbstractStop):
@@ -134,7 +140,9 @@ class MaxSeconds(AbstractStop):
         return self.exceeded(sum(record.seconds for record in records), 0)
 
     def exceeded(self, seconds, evaluations):
-        return f"the budget of {self.seconds:g} s was spent" if seconds >= self.seconds else None
+        if seconds < self.seconds:
+            return None
+        return Stop("budget", f"the budget of {self.seconds:g} s was spent", "seconds")
 
 
 class MaxEvaluations(AbstractStop):
@@ -151,7 +159,9 @@ class MaxEvaluations(AbstractStop):
         return self.exceeded(0.0, sum(record.evaluations for record in records))
 
     def exceeded(self, seconds, evaluations):
-        return f"the budget of {self.num:,} evaluations was spent" if evaluations >= self.num else None
+        if evaluations < self.num:
+            return None
+        return Stop("budget", f"the budget of {self.num:,} evaluations was spent", "evaluations")
 
 
 def worth_learning(records: list[Record], most: int, ended: bool) -> bool:

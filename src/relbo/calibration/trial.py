@@ -91,9 +91,9 @@ class Trial:
         try:
             truth, target = self.experiment.realise(job)
             posterior = self.fit(target, int(fit_seed))
-            if posterior.stop_reason == "it was interrupted":
+            if posterior.stop.kind == "interrupted":
                 raise KeyboardInterrupt
-            if posterior.stop_reason.startswith("it failed"):
+            if posterior.stop.kind == "failed":
                 raise RuntimeError(posterior.stop_reason)
             draws = posterior.sample_unconstrained(self.num_draws, seed=int(draw_seed))
             values, constrained = _quantities(truth, target, posterior, draws)

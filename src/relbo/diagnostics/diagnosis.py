@@ -9,6 +9,7 @@ import numpy as np
 from relbo.diagnostics.parameters import ParameterCheck
 from relbo.diagnostics.verdict import high, judge, low, wrong_parameters
 from relbo.estimate import Estimate
+from relbo.outcome import Stop
 from relbo.tables import html_block, html_line, html_table
 
 _SHOWN = 3
@@ -79,11 +80,19 @@ class Diagnosis:
     """The largest difference between two evaluations of the log density at one point, if beyond rounding; else 0."""
     last_gain: float
     """Nats by which the last components improved the fit, on average."""
-    stop_reason: str
-    stopped_early: bool
-    """Whether the fit ended by a budget or an interruption, rather than because it no longer improved."""
+    stop: Stop
     certifies: str
     """What the gap bounds, and over which set."""
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the fit stopped, in words."""
+        return self.stop.sentence
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the fit ended by a budget, an interruption or an error, rather than because it no longer improved."""
+        return self.stop.is_early
 
     @property
     def log_z_bound(self) -> Estimate:

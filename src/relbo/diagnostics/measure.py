@@ -13,6 +13,7 @@ from relbo.diagnostics.diagnosis import Defensive, Diagnosis
 from relbo.diagnostics.modes import confirmed, modes_of
 from relbo.diagnostics.parameters import check_parameters, named_columns
 from relbo.estimate import Estimate
+from relbo.outcome import Stop
 from relbo.posterior import Posterior
 from relbo.targets.stored import StoredTarget
 from relbo.trace import Record
@@ -21,7 +22,6 @@ _HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
 _LACKING = np.log(10.0)
 _LAST = 3
 _MOST_AXES = 64
-_CONVERGED = ("the duality gap was below", "the last ", "the mixture is within")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Measurements:
     irreproducible: float
     decay: float
     trace: tuple[Record, ...]
-    stop_reason: str
+    stop: Stop
     num_infinite: int = 0
 
 
@@ -81,7 +81,7 @@ def measure(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
         irreproducible=sample.irreproducible,
         decay=_decay(posterior),
         trace=tuple(posterior.trace),
-        stop_reason=posterior.stop_reason,
+        stop=posterior.stop,
         num_infinite=sample.num_infinite,
     )
 
@@ -113,7 +113,7 @@ def stored_measurements(posterior: Posterior, target: StoredTarget) -> Measureme
         irreproducible=0.0,
         decay=math.inf,
         trace=tuple(posterior.trace),
-        stop_reason=posterior.stop_reason,
+        stop=posterior.stop,
     )
 
 
@@ -148,8 +148,7 @@ def diagnosis_of(seen: Measurements) -> Diagnosis:
         num_infinite=seen.num_infinite,
         irreproducible=seen.irreproducible,
         last_gain=_last_gain(seen.trace),
-        stop_reason=seen.stop_reason,
-        stopped_early=not seen.stop_reason.startswith(_CONVERGED),
+        stop=seen.stop,
         certifies=seen.certifies,
     )
 

@@ -63,7 +63,7 @@ def high(estimate: "Estimate") -> float:
 
 
 def _model(found: "Diagnosis") -> str | None:
-    if found.stop_reason.startswith("it failed") and "RESOURCE_EXHAUSTED" not in found.stop_reason:
+    if found.stop.kind == "failed" and found.stop.limit != "memory":
         return f"the fit ended early, {found.stop_reason}. Mend that, and continue with start=."
     nan, zero = found.num_nan / found.num_draws, found.num_zero / found.num_draws
     if found.num_infinite:
@@ -103,9 +103,9 @@ def _missed(found: "Diagnosis") -> str | None:
 
 def _to_go_on(found: "Diagnosis") -> str:
     """How to continue, by what ended the fit."""
-    if "component" in found.stop_reason and "the most allowed" in found.stop_reason:
+    if found.stop.limit == "components":
         return "Continue with fit(target, start=posterior) and a larger max_components."
-    if "the budget of" in found.stop_reason or "the most allowed" in found.stop_reason:
+    if found.stop.kind == "budget":
         return "Continue with fit(target, start=posterior) and a larger budget."
     return "Continue with fit(target, start=posterior)."
 

@@ -115,7 +115,7 @@ def _settings_in_code(posterior: Posterior) -> str:
     family = posterior.booster.family
     names = [f"{s}_{n}" for s, scale in SCALES.items() for n, noise in NOISES.items() if _is(family, noise, scale)]
     chosen = f', family="{names[0]}"' if names else ""
-    limited = "components were reached" in posterior.stop_reason
+    limited = posterior.stop.limit == "components"
     return chosen + (f", max_components={posterior.num_components}" if limited else "")
 
 

@@ -16,6 +16,7 @@ from relbo.boosting import Booster, State
 from relbo.choices import whole_number
 from relbo.families import AbstractFamily
 from relbo.mixture import Mixture, empty_mixture
+from relbo.outcome import Stop, old_stop
 from relbo.posterior import Posterior
 from relbo.settings import make_booster
 from relbo.steps import AbstractStep
@@ -80,9 +81,7 @@ def attach(posterior: Posterior, target: AbstractTarget) -> Posterior:
     booster = dataclasses.replace(booster, target=target)
     whitened = posterior.whitened.with_target(target)
     state = dataclasses.replace(posterior.state, target=whitened)
-    return Posterior(
-        posterior.mixture, whitened, posterior.elbo, posterior.trace, posterior.stop_reason, booster, state
-    )
+    return Posterior(posterior.mixture, whitened, posterior.elbo, posterior.trace, posterior.stop, booster, state)
 
 
 def check_alike(stored: AbstractTarget, target: AbstractTarget, what: str) -> None:
@@ -140,6 +139,7 @@ def describe(
         **_about(state),
         "elbo": encode_estimate(posterior.elbo),
         "stop_reason": posterior.stop_reason,
+        "stop": {"kind": posterior.stop.kind, "limit": posterior.stop.limit},
         "trace": [encode_record(record) for record in posterior.trace],
         "fit": fit,
     }
@@ -258,9 +258,12 @@ def _posterior(header: dict[str, Any], arrays: Arrays, target: StoredTarget, ste
         other = state_of(header["other"], "other_", before, whitened.affine, None)
     state = state_of(header, "", mixture, whitened, other)
     trace = [decode_record(record, dtype) for record in header["trace"]]
-    return Posterior(
-        shown, whitened, decode_estimate(header["elbo"]), trace, str(header["stop_reason"]), booster, state
-    )
+    return Posterior(shown, whitened, decode_estimate(header["elbo"]), trace, _stop(header), booster, state)
+
+
+def _stop(header: dict[str, Any]) -> Stop:
+    sentence, more = str(header["stop_reason"]), header.get("stop")
+    return old_stop(sentence) if more is None else Stop(more["kind"], sentence, str(more["limit"]))
 
 
 def _one(family: AbstractFamily, target: StoredTarget) -> PyTree:
