@@ -91,7 +91,7 @@ def test_a_budget_of_time_holds_within_one_call(target):
     def watch(num: int, purpose: str) -> None:
         seen.append(num)
         if len(seen) == 3:
-            raise BudgetSpent("enough")
+            raise BudgetSpent(relbo.Stop("budget", "enough"))
 
     with watched(watch), pytest.raises(BudgetSpent, match="enough"):
         door.numbers(np.zeros((20 * door.block, 1)), "measuring")
