@@ -55,9 +55,10 @@ def test_public_names():
     names = """
         Adaptive Agreement Away Booster Calibration Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow
         GradientOracle JointOracle LaplaceOracle LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds
-        NaturalOracle Near NormCorrective Pairwise Posterior Preconditioner RELBO Record Stalled Starts State calibrate
-        compare diagnose enable_compile_cache families fit from_callable from_log_density from_numpyro from_pymc
-        from_stan load make_booster objectives oracles paper plots predict preset report resample save steps to_arviz
+        NaturalOracle Near NormCorrective Pairwise Posterior Preconditioner RELBO Record Stalled Starts State Stop
+        calibrate compare diagnose enable_compile_cache families fit from_callable from_log_density from_numpyro
+        from_pymc from_stan load make_booster objectives oracles paper plots predict preset report resample save
+        steps to_arviz
     """
     assert sorted(relbo.__all__) == sorted(names.split())
     assert all(hasattr(relbo, name) for name in relbo.__all__)

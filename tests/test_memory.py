@@ -203,7 +203,7 @@ def test_one_point_too_many():
 def test_mixtures_that_cannot_fit():
     target = relbo.from_log_density(lambda z: -jnp.sum(z**2), jnp.zeros(20_000))
     with pytest.raises(
-        ValueError, match=r"8 components of 1\.6 GB each in 20,000 dimensions.*max_memory is 8 GB.*mean_f"
+        ValueError, match=r"16 components of 1\.6 GB each in 20,000 dimensions.*max_memory is 8 GB.*mean_f"
     ):
         relbo.make_booster(target, family="full_normal", max_memory="8GB")
     with pytest.raises(ValueError, match=r'dense affine map in 20,000 dim.*precondition="low_rank"'):
