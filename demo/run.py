@@ -22,8 +22,6 @@ NUM_DRAWS = 4000
 
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
-SCHOOLS_COMPONENTS = 16
-"""So that the demo ends within a minute."""
 
 
 def main() -> None:
@@ -74,7 +72,7 @@ def eight_schools(errors, effects=None):
 def show_schools(console: Console) -> None:
     console.print("[bold]Eight schools, centred: a funnel in ten dimensions, from a NumPyro model.[/bold]")
     target = relbo.from_numpyro(eight_schools, ERRORS, effects=EFFECTS)
-    posterior = relbo.fit(target, seed=0, max_components=SCHOOLS_COMPONENTS, progress_bar=False)
+    posterior = relbo.fit(target, seed=0, progress_bar=False)
     console.print(schools_table(posterior.sample(NUM_DRAWS, seed=1)))
     console.print(relbo.diagnose(posterior).verdict)
     relbo.save(posterior, OUTPUT / "schools.relbo")
