@@ -24,6 +24,7 @@ CHUNK = 1024
 
 _CHUNK_NUMBERS = 2**22
 _ROUND, _ROUND_NUMBERS = 64, 2**14  # draws of a slot, and their numbers, made by one call
+_PART = 2**14  # independent draws at a time: as many are made of every slot of a group as of its heaviest
 _GROUP = 8  # slots at a time, where programs are not to depend on how many there are
 _LOWEST = -1e30  # stands for the log density of an empty mixture where a maximum is subtracted
 
@@ -205,7 +206,15 @@ def draw_each(
 
 
 def draw_from(key: Key[Array, ""], mixture: Mixture, num_draws: int) -> np.ndarray:
-    """Independent draws of the mixture, (num, dim)."""
+    """Independent draws of the mixture, (num, dim); many in parts, so that memory stays bounded."""
+    parts = [
+        _draw_part(jax.random.fold_in(key, begin), mixture, min(_PART, num_draws - begin))
+        for begin in range(0, num_draws, _PART)
+    ]
+    return np.concatenate(parts)
+
+
+def _draw_part(key, mixture: Mixture, num_draws: int) -> np.ndarray:
     slots = host_random(key).choice(mixture.capacity, num_draws, p=weights_of(mixture))
     counts = np.bincount(slots, minlength=mixture.capacity)
     ranked = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]  # slots of like weights are drawn together
