@@ -17,7 +17,6 @@ from relbo.estimate import Estimate
 from relbo.flows import identity_flow
 from relbo.mixture import Mixture
 from relbo.posterior import Posterior
-from relbo.stopping import worth_learning
 from relbo.storage.files import read, to_bytes
 from relbo.trace import Record
 from relbo.whitening import identity_map
@@ -57,8 +56,8 @@ def some_noise(num=64, dim=DIM, dtype=np.float32):
 @pytest.fixture
 def quick(monkeypatch):
     """Training short enough for a test, long enough to bend."""
-    monkeypatch.setattr(learning, "_FIRST_STEPS", 150)
-    monkeypatch.setattr(learning, "_NUM_ROUNDS", 1)
+    monkeypatch.setattr(learning, "_MANY_STEPS", 150)
+    monkeypatch.setattr(learning, "_MUCH", 100.0)
 
 
 # The map
@@ -97,12 +96,21 @@ def test_determinant_score_and_gradient_are_those_of_the_map():
             return log_det - jnp.linalg.slogdet(jacobian)[1], jax.grad(log_q)(x)
 
         wrong_det, score = jax.jit(jax.vmap(facts))(noise)
-        trail = eqx.filter_jit(flow.trail)(noise)
-        slopes = np.cos(np.arange(noise.size)).reshape(noise.shape)
-        grads = eqx.filter_jit(flow.pull)(trail, slopes)
-        expected = jax.jit(jax.grad(lambda flow: jnp.sum(slopes * flow.transport(jnp.asarray(noise))[0])))(flow)
+        slopes, rise = jnp.cos(jnp.arange(noise.size)).reshape(noise.shape), 0.7
+
+        @eqx.filter_jit
+        def learned(flow, noise):
+            looks = flow.looks(noise)
+            return flow.score(looks), flow.pull(looks, slopes, rise)
+
+        def climbed(flow, noise):
+            points, log_dets = flow.transport(noise)
+            return jnp.sum(slopes * points) + rise * jnp.sum(log_dets)
+
+        found, grads = learned(flow, jnp.asarray(noise))
+        expected = jax.jit(jax.grad(climbed, argnums=(0, 1)))(flow, jnp.asarray(noise))
     np.testing.assert_allclose(wrong_det, 0.0, atol=1e-10)
-    np.testing.assert_allclose(trail.score, score, atol=1e-8)
+    np.testing.assert_allclose(found, score, atol=1e-8)
     for one, other in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-8)
 
@@ -154,14 +162,39 @@ def test_a_broken_corner_does_not_break_training(quick):
 
 
 def test_a_flow_in_one_of_two_modes_does_not_cover_the_mixture():
-    booster = relbo.make_booster(bent(), precondition="affine")
-    family = booster.family
+    def two_modes(z):
+        far = jnp.array([9.0, 0.0, 0.0])
+        return jnp.logaddexp(-0.5 * jnp.sum(z**2) + jnp.log(0.9), -0.5 * jnp.sum((z - far) ** 2) + jnp.log(0.1))
+
+    target = relbo.from_log_density(two_modes, jnp.zeros(DIM))
+    family = relbo.make_booster(target).family
+    door = Door(identity_map(target, "affine"))
     locs = np.array([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0]], np.float32)
     params = jax.vmap(family.init)(locs, np.ones_like(locs))
-    key, flow = jax.random.key(0), identity_flow(DIM, np.float32)
-    both = np.log(np.array([0.9, 0.1], np.float32))
-    assert not learning.covers(key, flow, Mixture(family, params, both))
-    assert learning.covers(key, flow, Mixture(family, params, np.array([0.0, -np.inf], np.float32)))
+    key, noise = jax.random.key(0), np.random.default_rng(0).standard_normal((2048, DIM)).astype(np.float32)
+    learned = learning._judged(door, identity_flow(DIM, np.float32), noise)
+    both, first = np.log(np.array([0.9, 0.1], np.float32)), np.array([0.0, -np.inf], np.float32)
+    assert not learning.covers(key, door, learned, Mixture(family, params, both), None)
+    assert learning.covers(key, door, learned, Mixture(family, params, first), None)
+    assert not learning.covers(key, door, learned, Mixture(family, params, first), params)
+
+
+def test_a_neck_whose_curvature_promises_mass_is_no_mode():
+    """A spike so narrow that there is nothing in it, and whose curvature is not that of the hill around it."""
+
+    def spiked(z):
+        return -0.5 * jnp.sum(z**2) + 2.0 * jnp.exp(-jnp.sum((z - 4.0) ** 2) / 2e-4)
+
+    target = relbo.from_log_density(spiked, jnp.zeros(DIM))
+    family = relbo.make_booster(target).family
+    door = Door(identity_map(target, "affine"))
+    mode = jax.vmap(family.init)(np.full((1, DIM), 4.0, np.float32), np.full((1, DIM), 0.01, np.float32))
+    noise = np.random.default_rng(0).standard_normal((2048, DIM)).astype(np.float32)
+    learned = learning._judged(door, identity_flow(DIM, np.float32), noise)
+    alone = Mixture(
+        family, jax.vmap(family.init)(np.zeros((1, DIM), np.float32), np.ones((1, DIM), np.float32)), np.zeros(1)
+    )
+    assert learning.covers(jax.random.key(0), door, learned, alone, mode)
 
 
 # Fits
@@ -170,8 +203,7 @@ def test_a_flow_in_one_of_two_modes_does_not_cover_the_mixture():
 @pytest.fixture(scope="module")
 def fitted():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learning, "_FIRST_STEPS", 150)
-        patch.setattr(learning, "_NUM_ROUNDS", 1)
+        patch.setattr(learning, "_MANY_STEPS", 150)
         return relbo.fit(bent(), seed=0, precondition="flow", max_components=2, progress_bar=False)
 
 
@@ -241,21 +273,20 @@ def record(kind, num_components, spread, gain=None, accepted=True):
 
 
 FIRST, QUICK = record("first", 1, 1.2), record("fully-corrective", 5, 0.5, 0.8)
-SLOW, NEAR = record("fully-corrective", 9, 0.45, 0.004), record("fully-corrective", 9, 0.15, 0.002)
+SLOW, NEAR = record("fully-corrective", 9, 0.85, 0.004), record("fully-corrective", 9, 0.15, 0.002)
 TRIED = record("flow", 9, math.nan, accepted=False)
 
 
 @pytest.mark.parametrize(
     ("records", "ended", "expected"),
     [
-        ([FIRST], False, False),
+        ([FIRST], False, True),
+        ([NEAR], False, False),
         ([FIRST, QUICK], False, False),
-        ([FIRST, QUICK, SLOW], False, True),
-        ([FIRST, QUICK, NEAR], False, False),
         ([FIRST, QUICK, NEAR], True, False),
         ([FIRST, QUICK, SLOW], True, True),
         ([FIRST, QUICK, SLOW, TRIED], True, False),
     ],
 )
-def test_a_flow_is_tried_once_and_only_where_boosting_will_not_do(records, ended, expected):
-    assert worth_learning(records, 32, ended) is expected
+def test_a_flow_is_tried_once_and_only_where_it_may_pay(records, ended, expected):
+    assert learning.worth_learning(records, ended) is expected

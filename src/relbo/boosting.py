@@ -25,7 +25,8 @@ from relbo.budgets import FEW, budget
 from relbo.door import Door, anchored
 from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
-from relbo.learning import can_learn, covers, learn_flow
+from relbo.families.natural import has_geometry
+from relbo.learning import can_learn, covers, is_bent, learn_flow
 from relbo.measuring import measure, measure_one
 from relbo.mixture import Mixture, log_densities, nothing, num_active, put, weights_of, with_weights
 from relbo.objectives import AbstractEstimator, AbstractObjective, Evaluation, FiniteStep
@@ -83,14 +84,23 @@ class Booster(eqx.Module):
     missing: tuple[str, ...] = eqx.field(static=True, default=())
     """Settings that the file from which this was loaded could not hold; they stand at their defaults."""
 
-    def init(self, key: Key[Array, ""]) -> tuple[State, Record]:
-        """Find the affine map, fit the first component (plain black-box VI), look for modes."""
+    def init(self, key: Key[Array, ""], may_learn: bool = False) -> tuple[State, Record]:
+        """Find the affine map, fit the first component (plain black-box VI), look for modes.
+
+        Where that component is far from normal, and coordinates may be learned next, the map alone will do: the first
+        iteration refines it, if it comes to that.
+        """
         begun = Begun()
         map_key, first_key, mode_key, measure_key, flow_key = host_split(key, 5)
         door = Door(identity_map(self.target, self.preconditioner.kind), self.points_at_once)
         door = find_map(map_key, door, self.preconditioner, self.estimator)
         if self.preconditioner.kind == "flow":
             door = door.through(door.target.with_flow(learn_flow(flow_key, door).flow))
+        if may_learn and can_learn(door):
+            mixture = self._alone(door)
+            seen = measure_one(measure_key, door, mixture, self.num_measure)
+            if is_bent(seen.spread) and np.isfinite(seen.estimate.value):
+                return self._begun(door, mixture, self.find_modes(mode_key, door), seen, begun)
         mixture, num_nan = self._first(first_key, door)
         modes = self.find_modes(mode_key, door)
         seen = measure_one(measure_key, door, mixture, self.num_measure)
@@ -99,8 +109,7 @@ class Booster(eqx.Module):
                 f"The first component could not be fitted: its ELBO is {seen.estimate.value}. The log density is not "
                 "finite where the component lies. Start from a better example, or check the log density for overflow."
             )
-        state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, 0)
-        return state, self._record(state, Tried("first", 1.0, num_nan), True, seen, door, begun)
+        return self._begun(door, mixture, modes, seen, begun, num_nan)
 
     def rough(self, key: Key[Array, ""], target: Whitened, elbo: Estimate | None) -> tuple[State, Record]:
         """What there is before the first component: a standard member of the family in the best coordinates so far.
@@ -112,12 +121,14 @@ class Booster(eqx.Module):
         seen = Evaluation(elbo, 0, 0) if elbo is not None else measure_one(key, door, mixture, _ROUGH_DRAWS)
         if not np.isfinite(seen.estimate.value):
             raise ValueError(f"The log density is not finite around the start: its ELBO is {seen.estimate.value}.")
-        num_modes = self.oracle.starts.num_modes
-        modes = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[:1], num_modes, axis=0), mixture.params)
-        state = State(
-            target, mixture, modes if num_modes else None, self.step_rule.init(), seen.estimate, 0, int(num_modes > 0)
-        )
-        return state, self._record(state, Tried("first", 1.0, 0), True, seen, door, begun)
+        modes = self._at_center(mixture) if self.oracle.starts.num_modes else None
+        state, record = self._begun(door, mixture, modes, seen, begun)
+        return dataclasses.replace(state, explore=int(modes is not None)), record
+
+    def _begun(self, door: Door, mixture: Mixture, modes, seen: Evaluation, begun: "Begun", num_nan: int = 0):
+        """The first state, and its record."""
+        state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, 0)
+        return state, self._record(state, Tried("first", 1.0, num_nan), True, seen, door, begun)
 
     def step(self, key: Key[Array, ""], state: State, most: int | None = None) -> tuple[State, Record]:
         """One iteration. What does not improve the mixture by `min_improvement` is rejected.
@@ -169,17 +180,18 @@ class Booster(eqx.Module):
         several modes, say), is rejected: boosting would not make up for it.
         """
         begun = Begun()
-        flow_key, cover_key, first_key, mode_key, measure_key = host_split(key, 5)
+        flow_key, cover_key, first_key, measure_key = host_split(key, 4)
         door = self.door(state.target)
         learned = learn_flow(flow_key, door)
         worse = not learned.elbo.value > float(state.elbo.value) - behind
-        if worse or not covers(cover_key, learned.flow, state.mixture):
+        if worse or not covers(cover_key, door, learned, state.mixture, state.modes):
             seen = Evaluation(state.elbo, 0, 0)
             after = dataclasses.replace(state, iteration=state.iteration + 1)
             return after, self._record(after, Tried("flow", 0.0, 0), False, seen, door, begun)
         door = door.through(state.target.with_flow(learned.flow))
-        mixture, num_nan = self._first(first_key, door)
-        modes = self.find_modes(mode_key, door)
+        # A standard normal is the very law that the flow was trained for.
+        mixture, num_nan = (self._alone(door), 0) if has_geometry(self.family) else self._first(first_key, door)
+        modes = None if state.modes is None else self._at_center(mixture)  # whatever was found lies on its one hill
         seen = measure_one(measure_key, door, mixture, self.num_measure)
         memory = self.step_rule.init()
         after = State(door.target, mixture, modes, memory, seen.estimate, state.iteration + 1, 0, state)
@@ -258,6 +270,11 @@ class Booster(eqx.Module):
         empty = nothing(self.family, door.dim, 1, np.dtype(door.dtype))
         found = self.first_ascent.improve(key, door, empty, FiniteStep(), self.estimator, start, 0)
         return alone.place(0, jax.tree.map(lambda leaf: leaf[0], found.params), 0.0), found.num_nan
+
+    def _at_center(self, mixture: Mixture) -> PyTree:
+        """Modes where none was sought: the first component, over and over."""
+        num = self.oracle.starts.num_modes
+        return jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[:1], num, axis=0), mixture.params)
 
     def _alone(self, door: Door) -> Mixture:
         """One standard member of the family, with room for more."""

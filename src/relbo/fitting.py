@@ -33,6 +33,8 @@ from relbo.targets import as_target
 
 _FAR = 0.2
 """Nats by which log p - log q spreads where a mixture is still far from its target: 0.02 nats of divergence."""
+_TILED = 2
+"""Dimensions in which normals tile any bend sooner than a flow learns it (a banana: to 0.007 nats, and to 0.014)."""
 
 
 def fit(
@@ -87,7 +89,7 @@ def fit(
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
         run = Run(booster, rules, seed, best_by, file)
-        run.may_learn = stop is None and booster.preconditioner.kind == "auto"
+        run.may_learn = stop is None and booster.preconditioner.kind == "auto" and target.dim > _TILED
         run.begin(start)
         try:
             with terminable(), progress(progress_bar) as report, watched(report.watching(run.watch), run.note):

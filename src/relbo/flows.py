@@ -6,10 +6,10 @@ $$ x_i \leftarrow x_i\, e^{s_i(x_{<i})} + t_i(x_{<i}), $$
 
 and the next layer reads the coordinates in the opposite order. $s$ and $t$ have a linear part and one of `tanh` units:
 the linear part of $s$ is a scale that depends on a scale, as in hierarchical models, and that of $t$ a correlation.
-A point is moved, with $\log|\det \partial T/\partial u|$, by one pass; the inverse takes as many passes as there are
-coordinates, and is exact. Written here, and not taken from a library: layers of one shape in one `scan` are one small
-program, whatever their number, and the score of a transported normal, which training needs, is a triangular solve a
-layer (libraries have it by an inverse and its derivative, which costs as many passes).
+A point is moved, with $\log|\det \partial T/\partial u|$, by one pass; the inverse finds one coordinate after the
+other, and is exact. Written here, and not taken from a library: layers of one shape in one `scan` are one small program,
+whatever their number; and the inverse, and the score of a transported normal, which training needs, cost about as much
+as a pass, where libraries have an inverse of as many passes as there are coordinates, and the score as its derivative.
 """
 
 import functools
@@ -20,7 +20,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 _Numbers = Array | np.ndarray
@@ -44,59 +43,128 @@ class Layer(eqx.Module):
     shift_linear: Float[_Numbers, "*layers dim dim"]
     shift_bias: Float[_Numbers, "*layers dim"]
 
-    def parts(self, x: Float[Array, "*num dim"]) -> tuple[Float[Array, "*num dim"], Float[Array, "*num dim"]]:
-        """s and t at points; entry i of either depends on the entries of `x` before i alone."""
-        _, out, before = _masks(*self.inner.shape)
-        units, linear = self._read(x)
-        steep = units @ (self.scale * out) + linear @ (self.scale_linear * before) + self.scale_bias
-        shift = units @ (self.shift * out) + x @ (self.shift_linear * before) + self.shift_bias
-        return _STEEPEST * jnp.tanh(steep / _STEEPEST), shift
-
-    def forward(self, x: Float[Array, "*num dim"]) -> tuple[Float[Array, "*num dim"], Float[Array, "*num"]]:
-        scale, shift = self.parts(x)
-        return x * jnp.exp(scale) + shift, jnp.sum(scale, axis=-1)
-
-    def backward(self, y: Float[Array, "*num dim"]) -> tuple[Float[Array, "*num dim"], Float[Array, "*num"]]:
-        """The inverse of `forward`, and the log determinant of `forward` there."""
-
-        def known_further(_, x):
-            """Right in one coordinate more: the first is so after the first pass, whatever `x` was."""
-            scale, shift = self.parts(x)
-            return (y - shift) * jnp.exp(-scale)
-
-        x = jax.lax.fori_loop(0, y.shape[-1], known_further, y)
-        return x, jnp.sum(self.parts(x)[0], axis=-1)
-
-    def slopes(self, x: Float[Array, "num dim"]) -> tuple[Float[Array, "num dim dim"], Float[Array, "num dim"]]:
-        r"""$J^\top$ of `forward`, upper triangular, and the gradient of its log determinant."""
-        into, out, before = _masks(*self.inner.shape)
-        units, linear = self._read(x)
-        scale, _ = self.parts(x)
-        by_units = (self.inner * into) * (1 - units**2)[:, None]
-        straight = (1 - (linear / _LINEAR_TO) ** 2)[:, :, None] * (self.scale_linear * before)
-        bent = (1 - (scale / _STEEPEST) ** 2)[:, None] * (by_units @ (self.scale * out) + straight)
-        diagonal = jnp.eye(x.shape[1], dtype=x.dtype) * jnp.exp(scale)[:, None]
-        jacobian = diagonal + (x * jnp.exp(scale))[:, None] * bent + by_units @ (self.shift * out)
-        return jacobian + self.shift_linear * before, jnp.sum(bent, axis=2)
-
-    def pulled(self, x: Float[Array, "num dim"], slopes: Float[Array, "num dim"]) -> "Layer":
-        """The gradient of the sum of `slopes * forward(x)` by the numbers of the layer."""
-        into, out, before = _masks(*self.inner.shape)
-        units, linear = self._read(x)
-        scale, _ = self.parts(x)
-        steep = slopes * x * jnp.exp(scale) * (1 - (scale / _STEEPEST) ** 2)
-        read = (steep @ (self.scale * out).T + slopes @ (self.shift * out).T) * (1 - units**2)
+    def masked(self) -> "Layer":
+        """The numbers that count: those by which a coordinate is moved by ones before it alone."""
+        into, out, before = _masks(*self.inner.shape[-2:])
         return Layer(
-            into * (x.T @ read), jnp.sum(read, axis=0),
-            out * (units.T @ steep), before * (linear.T @ steep), jnp.sum(steep, axis=0),
-            out * (units.T @ slopes), before * (x.T @ slopes), jnp.sum(slopes, axis=0),
+            self.inner * into, self.inner_bias, self.scale * out, self.scale_linear * before, self.scale_bias,
+            self.shift * out, self.shift_linear * before, self.shift_bias,
         )  # fmt: skip
 
-    def _read(self, x):
-        """What s and t are made of: the units, and the coordinates themselves, bounded."""
-        into, _, _ = _masks(*self.inner.shape)
-        units = jnp.tanh(x @ (self.inner * into) + self.inner_bias)
-        return units, _LINEAR_TO * jnp.tanh(x / _LINEAR_TO)
+    def look(self, x: Float[Array, "*num dim"]) -> "Look":
+        """s and t at points, and what they are made of. Of this and the methods below, `self` is masked."""
+        units, linear = jnp.tanh(x @ self.inner + self.inner_bias), _bounded(x)
+        steep = _steep(units @ self.scale + linear @ self.scale_linear + self.scale_bias)
+        return Look(x, units, linear, steep, units @ self.shift + x @ self.shift_linear + self.shift_bias)
+
+    def backward(self, y: Float[Array, "*num dim"]) -> tuple[Float[Array, "*num dim"], Float[Array, "*num"]]:
+        """Where points come from, and the log determinant of the way here.
+
+        One coordinate after the other: of what is known, the units and the sums hold all that the next one needs.
+        """
+
+        def known_further(carry, row):
+            x, read = carry
+            index, y_now, layer = row
+            units = jnp.tanh(read + self.inner_bias)
+            steep = _steep(units @ layer.scale + _bounded(x) @ layer.scale_linear + layer.scale_bias)
+            x_now = (y_now - units @ layer.shift - x @ layer.shift_linear - layer.shift_bias) * jnp.exp(-steep)
+            return (x.at[..., index].set(x_now), read + x_now[..., None] * layer.inner), steep
+
+        nothing = (jnp.zeros_like(y), jnp.zeros((*y.shape[:-1], self.inner.shape[1]), y.dtype))
+        columns = self._rows(self.scale_linear.T, self.shift_linear.T)
+        (x, _), steep = jax.lax.scan(known_further, nothing, (jnp.arange(y.shape[-1]), jnp.moveaxis(y, -1, 0), columns))
+        return x, jnp.sum(steep, axis=0)
+
+    def score(self, at: "Look", before: Float[Array, "num dim"]) -> Float[Array, "num dim"]:
+        r"""The score of a law behind the layer, from that `before` it: $J^{-\top}(g - \nabla\log|\det J|)$.
+
+        $J^\top$ is upper triangular: the last coordinate is known at once, and the ones before it by what those behind
+        say through the units. Without the matrices themselves, which would cost ten times as much in 100 dimensions.
+        """
+        grown, bent = jnp.exp(at.steep), at.bent
+        open_units, open_linear = (1 - at.units**2).T, at.open_linear.T
+
+        def known_further(carry, row):
+            by_units, by_scales, by_shifts = carry
+            index, layer, g, grown, tall, bent, open_now = row
+            pulled = layer.inner @ (open_units * by_units) + layer.shift_linear @ by_shifts
+            shifts = (g - pulled - open_now * (layer.scale_linear @ by_scales)) / grown
+            scales = shifts * tall + bent
+            by_units = by_units + layer.scale[:, None] * scales + layer.shift[:, None] * shifts
+            return (by_units, by_scales.at[index].set(scales), by_shifts.at[index].set(shifts)), shifts
+
+        nothing = (jnp.zeros_like(open_units), jnp.zeros_like(open_linear), jnp.zeros_like(open_linear))
+        rows = self._rows(self.scale_linear, self.shift_linear)
+        along = (jnp.arange(before.shape[1]), rows, before.T, grown.T, (at.x * grown * bent).T, bent.T, open_linear)
+        return jax.lax.scan(known_further, nothing, along, reverse=True)[1].T
+
+    def pulled(
+        self, at: "Look", slopes: Float[Array, "num dim"], rise: float
+    ) -> tuple["Layer", Float[Array, "num dim"]]:
+        """Of the sum of `slopes * moved` and of `rise` times the log determinant, the gradient by the numbers of the
+        layer (those that count), and by the points."""
+        grown = jnp.exp(at.steep)
+        steep = (slopes * at.x * grown + rise) * at.bent
+        read = (steep @ self.scale.T + slopes @ self.shift.T) * (1 - at.units**2)
+        by_x = slopes * grown + read @ self.inner.T + at.open_linear * (steep @ self.scale_linear.T)
+        by_numbers = Layer(
+            at.x.T @ read, jnp.sum(read, axis=0), at.units.T @ steep, at.linear.T @ steep, jnp.sum(steep, axis=0),
+            at.units.T @ slopes, at.x.T @ slopes, jnp.sum(slopes, axis=0),
+        )  # fmt: skip
+        return by_numbers.masked(), by_x + slopes @ self.shift_linear.T
+
+    def _rows(self, scale_linear, shift_linear) -> "_Rows":
+        return _Rows(
+            self.inner, self.scale.T, scale_linear, self.scale_bias, self.shift.T, shift_linear, self.shift_bias
+        )
+
+
+class Look(NamedTuple):
+    """What a layer makes of points `x`."""
+
+    x: Float[Array, "*num dim"]
+    units: Float[Array, "*num units"]
+    linear: Float[Array, "*num dim"]
+    """The coordinates themselves, bounded."""
+    steep: Float[Array, "*num dim"]
+    """s; its sum is the log determinant."""
+    shift: Float[Array, "*num dim"]
+    """t."""
+
+    @property
+    def moved(self) -> Float[Array, "*num dim"]:
+        return self.x * jnp.exp(self.steep) + self.shift
+
+    @property
+    def bent(self) -> Float[Array, "*num dim"]:
+        """The derivative of s, by what it is a bounded version of."""
+        return 1 - (self.steep / _STEEPEST) ** 2
+
+    @property
+    def open_linear(self) -> Float[Array, "*num dim"]:
+        """The derivative of `linear`."""
+        return 1 - (self.linear / _LINEAR_TO) ** 2
+
+
+class _Rows(NamedTuple):
+    """What of a layer concerns a coordinate, coordinate by coordinate."""
+
+    inner: Float[_Numbers, "dim units"]
+    scale: Float[_Numbers, "dim units"]
+    scale_linear: Float[_Numbers, "dim dim"]
+    scale_bias: Float[_Numbers, " dim"]
+    shift: Float[_Numbers, "dim units"]
+    shift_linear: Float[_Numbers, "dim dim"]
+    shift_bias: Float[_Numbers, " dim"]
+
+
+def _bounded(x):
+    return _LINEAR_TO * jnp.tanh(x / _LINEAR_TO)
+
+
+def _steep(s):
+    return _STEEPEST * jnp.tanh(s / _STEEPEST)
 
 
 class Flow(eqx.Module):
@@ -120,10 +188,10 @@ class Flow(eqx.Module):
         r"""$T(u)$ and $\log|\det \partial T / \partial u|$, at a point or at many."""
 
         def through(x, layer):
-            x, log_det = layer.forward(x)
-            return x[..., ::-1], log_det
+            at = layer.look(x)
+            return at.moved[..., ::-1], jnp.sum(at.steep, axis=-1)
 
-        x, log_dets = jax.lax.scan(through, u, self.layers)
+        x, log_dets = jax.lax.scan(through, u, self.layers.masked())
         return self._in_order(x), jnp.sum(log_dets, axis=0)
 
     def inverse(self, x: Float[Array, "*num dim"]) -> tuple[Float[Array, "*num dim"], Float[Array, "*num"]]:
@@ -132,50 +200,48 @@ class Flow(eqx.Module):
         def back(y, layer):
             return layer.backward(y[..., ::-1])
 
-        u, log_dets = jax.lax.scan(back, self._in_order(x), self.layers, reverse=True)
+        u, log_dets = jax.lax.scan(back, self._in_order(x), self.layers.masked(), reverse=True)
         return u, jnp.sum(log_dets, axis=0)
 
-    def trail(self, u: Float[Array, "num dim"]) -> "Trail":
-        r"""The way of points through the layers, with the score of the standard normal moved by $T$.
+    def looks(self, u: Float[Array, "num dim"]) -> Look:
+        """What the layers make of points on their way, stacked."""
 
-        Where $g$ is the score before a layer with Jacobian $J$, $J^{-\top}(g - \nabla\log|\det J|)$ is the one behind
-        it: a triangular solve.
-        """
+        def through(x, layer):
+            at = layer.look(x)
+            return at.moved[:, ::-1], at
 
-        def through(carry, layer):
-            x, score = carry
-            jacobian, rise = layer.slopes(x)
-            score = jax.vmap(solve_triangular)(jacobian, score - rise)
-            return (layer.forward(x)[0][:, ::-1], score[:, ::-1]), (x, jacobian)
+        return jax.lax.scan(through, u, self.layers.masked())[1]
 
-        (_, score), (before, jacobians) = jax.lax.scan(through, (u, -u), self.layers)
-        return Trail(self._in_order(score), before, jacobians)
+    def end(self, looks: Look) -> Float[Array, "num dim"]:
+        """Where the points are behind the last layer."""
+        return self._in_order(jax.tree.map(lambda leaf: leaf[-1], looks).moved[:, ::-1])
 
-    def pull(self, trail: "Trail", slopes: Float[Array, "num dim"]) -> "Flow":
-        """The gradient of the sum of `slopes * T(u)` by the numbers of the flow."""
+    def score(self, looks: Look) -> Float[Array, "num dim"]:
+        r"""$\nabla_x \log q(x)$ at $x = T(u)$, for $q$ the standard normal moved by $T$."""
+
+        def through(score, passed):
+            layer, at = passed
+            return layer.score(at, score)[:, ::-1], None
+
+        return self._in_order(jax.lax.scan(through, -looks.x[0], (self.layers.masked(), looks))[0])
+
+    def pull(
+        self, looks: Look, slopes: Float[Array, "num dim"], rise: float = 0.0
+    ) -> tuple["Flow", Float[Array, "num dim"]]:
+        """Of the sum of `slopes * T(u)` and of `rise` times the log determinant, the gradient by the numbers of the
+        flow, and by `u`."""
 
         def back(slopes, passed):
-            layer, x, jacobian = passed
-            slopes = slopes[:, ::-1]
-            return jnp.einsum("nji,ni->nj", jacobian, slopes), layer.pulled(x, slopes)
+            layer, at = passed
+            by_numbers, slopes = layer.pulled(at, slopes[:, ::-1], rise)
+            return slopes, by_numbers
 
-        passed = (self.layers, trail.before, trail.jacobians)
-        return Flow(jax.lax.scan(back, self._in_order(slopes), passed, reverse=True)[1])
+        slopes, layers = jax.lax.scan(back, self._in_order(slopes), (self.layers.masked(), looks), reverse=True)
+        return Flow(layers), slopes
 
     def _in_order(self, x):
         """After an odd number of layers the coordinates stand backwards."""
         return x[..., ::-1] if self.num_layers % 2 else x
-
-
-class Trail(NamedTuple):
-    """What training needs to know of points on their way through a flow."""
-
-    score: Float[Array, "num dim"]
-    r"""$\nabla_x \log q(x)$ at $x = T(u)$, for $q$ the standard normal moved by $T$."""
-    before: Float[Array, "layers num dim"]
-    """Where the points are before each layer."""
-    jacobians: Float[Array, "layers num dim dim"]
-    """Of each layer there, transposed."""
 
 
 def identity_flow(dim: int, dtype, num_layers: int = NUM_LAYERS, num_units: int | None = None) -> Flow:
@@ -187,9 +253,11 @@ def _layers(dim: int, num_layers: int, num_units: int, dtype) -> Layer:
     def zeros(*shape: int):
         return np.zeros((num_layers, *shape), dtype)
 
-    inner = np.random.default_rng(0).standard_normal((num_layers, dim, num_units)) / math.sqrt(dim)
+    rng = np.random.default_rng(0)
+    inner = rng.standard_normal((num_layers, dim, num_units)) / math.sqrt(dim)
+    bias = rng.standard_normal((num_layers, num_units))  # units that are all odd about zero learn no parabola
     return Layer(
-        inner.astype(dtype), zeros(num_units), zeros(num_units, dim), zeros(dim, dim), zeros(dim),
+        inner.astype(dtype), bias.astype(dtype), zeros(num_units, dim), zeros(dim, dim), zeros(dim),
         zeros(num_units, dim), zeros(dim, dim), zeros(dim),
     )  # fmt: skip
 

@@ -6,8 +6,9 @@ the landing: with $q$ the transported normal and $z = T(u)$, the residual slope 
 pulled back through $T$ alone, so that it vanishes, and its noise with it, where $q = p$. A step is one call of the door
 and one compiled program, the same for all models of a dimension.
 
-Rounds of steps, each twice as long as the one before and with a rate that falls along a cosine, follow each other as
-long as a round gains. Every round is judged on the same fresh draws; one that gains nothing is given up.
+The rate falls along a cosine. A target that is nearly normal gets a short round of steps, all others a long one, and
+another, twice as long, if much is left then. Rounds are judged on the same fresh draws; one that gains nothing is given
+up.
 """
 
 import math
@@ -17,35 +18,34 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from relbo._compiled import compiled, host_random
 from relbo.ascent.gradient import solid
 from relbo.door import Door
 from relbo.estimate import Estimate
-from relbo.families import DENSE_LIMIT
-from relbo.flows import Flow, identity_flow
-from relbo.mixture import Mixture, draw_each, log_densities, log_mixture, num_active, weights_of
+from relbo.families import DENSE_LIMIT, AbstractFamily
+from relbo.flows import Flow, Look, identity_flow
+from relbo.mixture import Mixture, draw_each, locations_of, log_densities, num_active
+from relbo.trace import Record
 
-_FIRST_STEPS = 400
-_NUM_ROUNDS = 3
-_RATE = 1e-2
-"""Of the first round; that of the next ones is half of the one before."""
-_FEWEST_DRAWS = 32
-"""Of a step; the door evaluates a whole block for the price of one."""
-_DERIVATIVES = 2**20
-"""Of a layer at all draws of a step, at the most: they have to be in memory, and in the cache if possible."""
+_FEW_STEPS, _MANY_STEPS = 400, 1200
+_LEFT, _LITTLE, _MUCH = 0.02, 0.1, 0.3
+"""Nats left to gain, half the variance of log p - log q. From the first on a flow is tried; below the second a few
+steps will do; from the third on a component is bent, and not one hill of several that each look normal: after a round
+that leaves so much another one follows."""
+_RATE, _RATE_DIM = 2e-2, 8
+"""Of the first round; that of the second is half of it. Beyond so many dimensions it falls as the square root of their
+number, because the noise of all their parts is added to every coordinate."""
 _JUDGED = 2048
-_LEAST_GAIN = 5e-3
-"""Nats that a round must gain for another one, twice as long."""
 _LONGEST = 10.0
 """Of a gradient, beyond which it is cut: one draw far out must not undo what many have learned."""
 _KEPT, _TINY = (0.9, 0.99), 1e-8
 """Of Adam. A short memory of squares: the first gradients are far larger than the last ones."""
-_COVERED = -5.0
-"""Nats by which a flow may fall short of a mixture where a component of it has its mass."""
-_HEAVY = 0.01
+_COVERED = 5.0
+"""Nats by which a flow may fall short of the target somewhere."""
+_SHARE = 0.02
+"""Of the mass, that a flow may lack somewhere: boosting in its coordinates would have to find it again."""
 _COMPARED = 32
 
 
@@ -54,6 +54,9 @@ class Learned(NamedTuple):
 
     flow: Flow
     ratios: np.ndarray
+    """Means over pairs of draws, one the mirror image of the other."""
+    left: float
+    """Half the variance of single ones: about what is left to gain."""
 
     @property
     def elbo(self) -> Estimate:
@@ -61,55 +64,76 @@ class Learned(NamedTuple):
 
 
 def can_learn(door: Door) -> bool:
-    """A flow needs gradients, something to bend, and room for a matrix of derivatives at every draw."""
+    """A flow needs gradients, and something to bend; in many dimensions its matrices grow too large."""
     return bool(door.target.differentiable) and 2 <= door.dim <= DENSE_LIMIT
 
 
+def worth_learning(records: list[Record], ended: bool) -> bool:
+    """Whether learned coordinates are worth a try: once, at the first component, or where boosting has left much over.
+
+    A fit that is near its target never pays for a flow.
+    """
+    if any(record.kind == "flow" for record in records):
+        return False
+    spread = next(record.spread for record in reversed(records) if record.accepted)
+    return is_bent(spread) if ended else len(records) == 1 and 0.5 * spread**2 > _LEFT
+
+
+def is_bent(spread: float) -> bool:
+    """Whether a component is far from its own hill: what looks like a mode beside it may be a part of that."""
+    return 0.5 * spread**2 > _MUCH
+
+
 def learn_flow(key: Key[Array, ""], door: Door) -> Learned:
-    """The best flow that a few rounds find; where none gains, the identity. `door` is that of affine coordinates."""
+    """The best flow that one or two rounds find; where none gains, the identity. The `door` is that of affine
+    coordinates."""
     rng = host_random(key)
     noise = _antithetic(rng, _JUDGED, door)
     best = _judged(door, identity_flow(door.dim, door.dtype), noise)
-    for index in range(_NUM_ROUNDS):
-        trained = _round(key, rng, door, best.flow, _FIRST_STEPS << index, _RATE / 2**index, index)
-        found = _judged(door, trained, noise)
-        gain = _mean(found.ratios - best.ratios)
-        best = found if gain.value > 0 else best
-        if not gain.value > max(_LEAST_GAIN, 2 * gain.std_err):
+    num_steps = _FEW_STEPS if best.left < _LITTLE else _MANY_STEPS
+    rate = _RATE * min(1.0, math.sqrt(_RATE_DIM / door.dim))
+    for index in range(2):
+        found = _judged(door, _round(key, rng, door, best.flow, num_steps << index, rate / 2**index, index), noise)
+        gained = _mean(found.ratios - best.ratios).value > 0
+        best = found if gained else best
+        if not gained or best.left < _MUCH:
             break
     return best
 
 
-def covers(key: Key[Array, ""], flow: Flow, mixture: Mixture) -> bool:
-    """Whether the transported normal has mass wherever a mixture (in the coordinates before the flow) has it.
+def covers(key: Key[Array, ""], door: Door, learned: Learned, mixture: Mixture, modes: PyTree | None) -> bool:
+    """Whether the transported normal has mass wherever a mixture, or a member at a mode, found some (in the coordinates
+    before the flow): a flow that fell into one of several modes has not."""
+    found = [(mixture.params, num_active(mixture))]
+    if modes is not None:
+        found.append((modes, len(locations_of(mixture.family, modes))))
+    return all(_most_lacking(key, door, learned, mixture.family, *members) < _SHARE for members in found)
 
-    Each component of some weight is asked, at draws of its own: a flow that fell into one of several modes does not.
-    """
-    num, weights = num_active(mixture), weights_of(mixture)
-    points = draw_each(key, mixture, _COMPARED, num).reshape(num * _COMPARED, -1)
-    log_q = log_mixture(log_densities(mixture.family, mixture.params, points), weights)
-    short = np.asarray(_log_normal(flow, points), np.float64) - log_q
-    each = np.median(short.reshape(num, _COMPARED), axis=1)
-    return bool(np.all(each[weights[:num] > _HEAVY] > _COVERED))
+
+def _most_lacking(key, door: Door, learned: Learned, family: AbstractFamily, members: PyTree, num: int) -> float:
+    """The largest share of the target's mass that one of the first `num` members sees where the flow has next to none:
+    by importance sampling, as the curvature at a neck of the target says nothing of the mass there."""
+    alone = Mixture(family, members, np.zeros(len(jax.tree.leaves(members)[0]), door.dtype))
+    points = draw_each(key, alone, _COMPARED, num).reshape(num * _COMPARED, -1)
+    own = log_densities(family, members, points, num).reshape(num, _COMPARED, num)
+    own = np.diagonal(own, axis1=0, axis2=2).T
+    log_p = (door.numbers(points, "flow")[0] - learned.elbo.value).reshape(num, _COMPARED)
+    log_q = np.asarray(_log_normal(learned.flow, points), np.float64).reshape(num, _COMPARED)
+    with np.errstate(invalid="ignore", over="ignore"):
+        shares = np.where(log_p - log_q > _COVERED, np.exp(log_p - own), 0.0)
+    return float(np.max(np.mean(shares, axis=1)))
 
 
 def _round(key, rng, door: Door, flow: Flow, num_steps: int, rate: float, index: int) -> Flow:
-    num_draws = _num_draws(door)
-    memory, noise = _begin(flow), _antithetic(rng, num_draws, door)
-    points = _moved(flow, noise)
+    num_draws = door.block  # the door evaluates a whole block for the price of one
+    numbers = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(flow)])
+    memory = _Memory(np.zeros_like(numbers), np.zeros_like(numbers), np.zeros((), numbers.dtype))
+    looks, points = _looked(flow, _antithetic(rng, num_draws, door))
     for step in range(num_steps):
         seen = door(points, "flow", batch=(key, (index << 16) + step))
-        following = _antithetic(rng, num_draws, door)
         now = np.asarray(rate * (0.505 + 0.495 * math.cos(math.pi * step / num_steps)), door.dtype)
-        flow, memory, points = _step(flow, memory, noise, seen, now, following)
-        noise = following
-    return flow
-
-
-def _num_draws(door: Door) -> int:
-    """Of a step: a whole block, unless derivatives of so many draws would be too many numbers."""
-    fitting = 2 ** int(math.log2(_DERIVATIVES / door.dim**2))
-    return max(_FEWEST_DRAWS, min(door.block, fitting))
+        numbers, memory, looks, points = _step(numbers, memory, looks, seen, now, _antithetic(rng, num_draws, door))
+    return _as_flow(np.asarray(numbers), looks)
 
 
 def _antithetic(rng: np.random.Generator, num: int, door: Door) -> np.ndarray:
@@ -118,11 +142,12 @@ def _antithetic(rng: np.random.Generator, num: int, door: Door) -> np.ndarray:
 
 
 def _judged(door: Door, flow: Flow, noise: np.ndarray) -> Learned:
-    values, _ = door.through(door.target.with_flow(flow)).numbers(noise, "flow")
+    ways = [_looked(flow, noise[begin : begin + door.block]) for begin in range(0, len(noise), door.block)]
+    log_dets = np.concatenate([np.asarray(looks.steep, np.float64).sum(axis=(0, 2)) for looks, _ in ways])
+    values, _ = door.numbers(np.concatenate([np.asarray(points) for _, points in ways]), "flow")
     log_normal = -0.5 * np.sum(noise.astype(np.float64) ** 2, axis=1) - 0.5 * door.dim * math.log(2 * math.pi)
-    ratios = values - log_normal
-    pairs = ratios.reshape(2, -1).mean(axis=0)  # of a draw and its mirror image
-    return Learned(flow, pairs)
+    ratios = values + log_dets - log_normal
+    return Learned(flow, ratios.reshape(2, -1).mean(axis=0), 0.5 * float(np.var(ratios)))
 
 
 def _mean(values: np.ndarray) -> Estimate:
@@ -140,14 +165,19 @@ class _Memory(NamedTuple):
     num: Float[Array | np.ndarray, ""]
 
 
-def _begin(flow: Flow) -> _Memory:
-    zeros = np.zeros(sum(leaf.size for leaf in jax.tree.leaves(flow)), flow.layers.inner.dtype)
-    return _Memory(zeros, zeros, np.zeros((), zeros.dtype))
+def _as_flow(numbers, looks: Look) -> Flow:
+    """The flow of these numbers, of the sizes that the way of points through it shows."""
+    (num_layers, _, dim), num_units = looks.x.shape, looks.units.shape[2]
+    leaves, structure = jax.tree.flatten(identity_flow(dim, numbers.dtype, num_layers, num_units))
+    ends = np.cumsum([leaf.size for leaf in leaves])
+    parts = [numbers[end - leaf.size : end].reshape(leaf.shape) for end, leaf in zip(ends, leaves, strict=True)]
+    return jax.tree.unflatten(structure, parts)
 
 
 @partial(compiled, runs_once=True)
-def _moved(flow, noise):
-    return flow.transport(noise)[0]
+def _looked(flow, noise):
+    looks = flow.looks(noise)
+    return looks, flow.end(looks)
 
 
 @partial(compiled, runs_once=True)
@@ -158,16 +188,19 @@ def _log_normal(flow, points):
 
 
 @partial(compiled, runs_often=True)
-def _step(flow, memory, noise, seen, rate, following):
-    """One step uphill by what was `seen` where `noise` went, and where `following` goes then."""
+def _step(numbers, memory, looks, seen, rate, following):
+    """One step uphill by what was `seen` at the end of the way that `looks` show, and the way of the `following` noise.
 
-    trail = flow.trail(noise)
-    _, slopes = solid(seen.values, seen.slopes - trail.score)
-    numbers, as_flow = ravel_pytree(flow)
-    grads, _ = ravel_pytree(flow.pull(trail, slopes / len(noise)))
+    The numbers of the flow are one vector from step to step: to make one of many leaves costs as much as a layer.
+    """
+    flow = _as_flow(numbers, looks)
+    _, slopes = solid(seen.values, seen.slopes - flow.score(looks))
+    by_numbers, _ = flow.pull(looks, slopes / len(following))
+    grads = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(by_numbers)])
     numbers, memory = _climbed(numbers, grads, memory, rate)
-    flow = as_flow(numbers)
-    return flow, memory, flow.transport(following)[0]
+    flow = _as_flow(numbers, looks)
+    looks = flow.looks(following)
+    return numbers, memory, looks, flow.end(looks)
 
 
 def _climbed(numbers, grads, memory: _Memory, rate):

@@ -60,7 +60,7 @@ class Preconditioner(eqx.Module):
     has ended with something left to gain, and keeps what is better: a fit of two to five times the cost.
     """
 
-    kind: str = eqx.field(static=True, default="affine")
+    kind: str = eqx.field(static=True, default="auto")
     num_steps: int = eqx.field(static=True, default=200)
     num_draws: int = eqx.field(static=True, default=FEW.ascent_draws)
 

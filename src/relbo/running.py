@@ -14,14 +14,15 @@ import numpy as np
 
 from relbo._warn import warn
 from relbo.boosting import Booster, State
-from relbo.diagnostics.defensive import missing_modes
+from relbo.diagnostics.defensive import has_heavy_mode, missing_modes
 from relbo.door import BudgetSpent, Rough
 from relbo.estimate import Estimate
 from relbo.interrupts import Terminated, interruption_in
+from relbo.learning import is_bent, worth_learning
 from relbo.mixture import Mixture, num_active
 from relbo.outcome import INTERRUPTED, Stop, stop_of
 from relbo.posterior import Posterior
-from relbo.stopping import AbstractStop, GapBelow, MaxComponents, Near, Stalled, worth_learning
+from relbo.stopping import AbstractStop, GapBelow, MaxComponents, Near, Stalled
 from relbo.storage.checkpoint import Checkpoint, check_same_fit, fingerprint
 from relbo.storage.layouts import decode_estimate, encode_estimate
 from relbo.storage.objects import encode_number
@@ -147,7 +148,7 @@ class Run:
                 self.file.finish()
             return
         if self.state is None:
-            self._take(*self.booster.init(jax.random.fold_in(self.key, 0)), report)
+            self._take(*self.booster.init(jax.random.fold_in(self.key, 0), self.may_learn), report)
         elif self.is_continued and not self.is_taken_up:
             self._seek()
         while True:
@@ -163,9 +164,10 @@ class Run:
         if self._is_broken():
             self._explain(f"The fit stopped: {stop}")
             return
-        # Near the target polishing has next to nothing to gain.
+        # Near the target, and in learned coordinates, polishing has next to nothing to gain.
         near = any(isinstance(rule, Near) and rule.reason(self.records) == stop for rule in self.rules)
-        if self.booster.refinement is not None and num_active(self.current.mixture) > 1 and not near:
+        done = near or (self.may_learn and self.current.target.flow is not None)
+        if self.booster.refinement is not None and num_active(self.current.mixture) > 1 and not done:
             report.polishing = True
             begun = self.current if self.best is None else self.best[1]
             final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), begun)
@@ -183,7 +185,8 @@ class Run:
         fired = [rule for rule in self.rules if rule.reason(records) is not None]
         gave_up = all(isinstance(rule, Stalled | GapBelow) for rule in fired)  # and no budget is spent
         fruitless = self.first_new > 0 and not any(record.accepted for record in records[1:])
-        if not gave_up or fruitless or not self._seek():
+        learned = records[0].kind == "flow"  # which has mass at all modes that were found before
+        if not gave_up or fruitless or learned or not self._seek():
             return stop
         self.first_new = len(self.records) - 1
         return None
@@ -211,9 +214,21 @@ class Run:
 
     def _should_learn(self, ended: bool) -> bool:
         """Whether to try a flow now."""
-        if not self.may_learn or self._is_broken() or not worth_learning(self.records, self.most, ended):
+        if not self.may_learn or self._is_broken() or not worth_learning(self.records, ended):
             return False
-        return self.booster.step_rule.monotone and self.booster.can_learn(self.current)
+        if not (self.booster.step_rule.monotone and self.booster.can_learn(self.current)):
+            return False
+        return ended or is_bent(self.records[0].spread) or not self._has_other_mode()
+
+    def _has_other_mode(self) -> bool:
+        """Whether the first component lacks a heavy mode: a flow, which is one hill, would lack it too."""
+        state = self.current
+        if state.modes is None:
+            return False
+        door = self.booster.door(state.target)
+        found = has_heavy_mode(door, state.mixture, state.modes, float(state.elbo.value))
+        self.looking = self.looking + door.spent
+        return found
 
     def _better(self) -> State:
         """The better of the mixture so far and of the one before coordinates were learned."""

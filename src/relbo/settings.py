@@ -34,7 +34,7 @@ def make_booster(
     step: str | AbstractStep = "fully_corrective",
     estimator: str | AbstractEstimator | None = None,
     refine: str | AbstractAscent | bool = True,
-    precondition: str | Preconditioner = "affine",
+    precondition: str | Preconditioner = "auto",
     min_improvement: float | None = None,
     num_measure: int | None = None,
     max_memory: int | str | None = None,

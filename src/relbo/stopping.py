@@ -9,11 +9,6 @@ from relbo.budgets import ENOUGH, FEW
 from relbo.outcome import Stop
 from relbo.trace import Record
 
-_SLOW = 0.05
-"""Nats (half the variance of log p - log q) left, at which a fit that will run out of components tries a flow."""
-_LEFT = 0.02
-"""And at which one that has ended does."""
-
 
 class AbstractStop(eqx.Module):
     """A rule; `reason` returns how the fit ends when it fires, None otherwise. A sentence will do: it has converged."""
@@ -57,7 +52,8 @@ class Stalled(AbstractStop):
     A paired test on common draws: their total improvement is within two standard errors of zero, or below
     `min_improvement` nats an iteration, or below the share `min_share` of what is left to gain (half the variance of
     log p - log q, a nat at the most): at such a pace many more components would not bring it near. Where log p - log q
-    still spreads by more than `far` nats, there is something left to find, and one more iteration is tried.
+    still spreads by more than `far` nats, there is something left to find, and one more iteration is tried. In learned
+    coordinates one in vain is enough: what a flow leaves over is seldom the shape of a component.
     """
 
     patience: int = 5
@@ -66,7 +62,8 @@ class Stalled(AbstractStop):
     min_share: float = 0.0
 
     def reason(self, records):
-        patience = self.patience + bool(records[-1].spread > self.far)
+        learned = records[0].kind == "flow"
+        patience = 1 if learned else self.patience + bool(records[-1].spread > self.far)
         last = [record for record in records[-patience:] if record.improvement is not None]
         if len(last) < patience:
             return None
@@ -162,21 +159,3 @@ class MaxEvaluations(AbstractStop):
         if evaluations < self.num:
             return None
         return Stop("budget", f"the budget of {self.num:,} evaluations was spent", "evaluations")
-
-
-def worth_learning(records: list[Record], most: int, ended: bool) -> bool:
-    """Whether learned coordinates are worth a try: once, where much is left to gain when boosting has ended, or will be
-    when it runs out of components.
-
-    What is left is told by half the variance of log p - log q, and what the components that are left will gain by what
-    the last ones did. So a fit that is near its target never pays for a flow.
-    """
-    kept = [record for record in records if record.accepted]
-    left = 0.5 * kept[-1].spread ** 2
-    if any(record.kind == "flow" for record in records) or not left > (_LEFT if ended else _SLOW):
-        return False
-    last = records[-1].improvement
-    if ended or last is None:
-        return ended
-    added = max(1, kept[-1].num_components - (kept[-2].num_components if len(kept) > 1 else 0))
-    return max(0.0, float(last.value)) * (most - kept[-1].num_components) / added < left

@@ -72,9 +72,7 @@ def fit(
         str, typer.Option(help="How weights change: fully_corrective, line_search, ...")
     ] = "fully_corrective",
     oracle: Annotated[str | None, typer.Option(help="How components are found: natural, gradient, ...")] = None,
-    precondition: Annotated[
-        str, typer.Option(help="Coordinates: affine, auto, flow, dense, diagonal, none.")
-    ] = "affine",
+    precondition: Annotated[str, typer.Option(help="Coordinates: affine, auto, flow, dense, diagonal, none.")] = "auto",
     refine: Annotated[bool, typer.Option(help="Whether all components are refined together.")] = True,
     num_draws: Annotated[int, typer.Option("--num-draws", "-n", min=100, help="Draws for the verdict.")] = 10_000,
     x64: o.X64 = False,

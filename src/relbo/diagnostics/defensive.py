@@ -37,6 +37,7 @@ _WAY_POINTS = 16
 _REPEATED = 256
 _UNCOVERED = np.log(10.0)
 _NEGLIGIBLE = np.log(1e-3)
+_HEAVY_MODE = np.log(0.05)
 _APART = 2.0  # nats: members whose locations are nearer are one mode
 
 
@@ -163,6 +164,12 @@ def missing_modes(key, door: Door, mixture: Mixture, log_z: float) -> NewModes:
     return NewModes(kept, log_weights)
 
 
+def has_heavy_mode(door: Door, mixture: Mixture, members: PyTree, log_z: float) -> bool:
+    """Whether one of some members at modes has a twentieth of the mass, or more, across a valley from the mixture."""
+    locations = np.asarray(locations_of(mixture.family, members), np.float64)
+    return len(uncovered(_heights(door, mixture, members, locations), log_z, _HEAVY_MODE)) > 0
+
+
 class Heights(NamedTuple):
     """What is known of each member that a search for modes found."""
 
@@ -176,12 +183,12 @@ class Heights(NamedTuple):
     """The lowest log p on the way to the nearest component, or to the heaviest if that way is higher."""
 
 
-def uncovered(seen: Heights, log_z: float) -> np.ndarray:
+def uncovered(seen: Heights, log_z: float, negligible: float = _NEGLIGIBLE) -> np.ndarray:
     """The members, the heaviest first, that are modes where the mixture has no mass, each apart from those before."""
     log_mass = seen.log_p - seen.log_peak - log_z
     with np.errstate(invalid="ignore"):
         lacking = np.isfinite(seen.log_p) & (seen.log_p - log_z - seen.log_q > _UNCOVERED)
-        candidate = lacking & (log_mass > _NEGLIGIBLE) & (seen.valley < seen.log_p - DIP)
+        candidate = lacking & (log_mass > negligible) & (seen.valley < seen.log_p - DIP)
     chosen: list[int] = []
     for member in np.argsort(-np.where(candidate, log_mass, -np.inf), kind="stable"):
         apart = all(not seen.cross[one, member] > seen.log_peak[one] - _APART for one in chosen)
