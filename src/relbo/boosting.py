@@ -25,7 +25,6 @@ from relbo.budgets import FEW, budget
 from relbo.door import Door, anchored
 from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
-from relbo.families.natural import has_geometry
 from relbo.learning import can_learn, covers, is_bent, learn_flow
 from relbo.measuring import measure, measure_one
 from relbo.mixture import Mixture, log_densities, nothing, num_active, put, weights_of, with_weights
@@ -180,7 +179,7 @@ class Booster(eqx.Module):
         several modes, say), is rejected: boosting would not make up for it.
         """
         begun = Begun()
-        flow_key, cover_key, first_key, measure_key = host_split(key, 4)
+        flow_key, cover_key, measure_key = host_split(key, 3)
         door = self.door(state.target)
         learned = learn_flow(flow_key, door)
         worse = not learned.elbo.value > float(state.elbo.value) - behind
@@ -189,13 +188,12 @@ class Booster(eqx.Module):
             after = dataclasses.replace(state, iteration=state.iteration + 1)
             return after, self._record(after, Tried("flow", 0.0, 0), False, seen, door, begun)
         door = door.through(state.target.with_flow(learned.flow))
-        # A standard normal is the very law that the flow was trained for.
-        mixture, num_nan = (self._alone(door), 0) if has_geometry(self.family) else self._first(first_key, door)
+        mixture = self._alone(door)  # the very law that the flow was trained for
         modes = None if state.modes is None else self._at_center(mixture)  # whatever was found lies on its one hill
         seen = measure_one(measure_key, door, mixture, self.num_measure)
         memory = self.step_rule.init()
         after = State(door.target, mixture, modes, memory, seen.estimate, state.iteration + 1, 0, state)
-        return after, self._record(after, Tried("flow", 1.0, num_nan), True, seen, door, begun)
+        return after, self._record(after, Tried("flow", 1.0, 0), True, seen, door, begun)
 
     def polish(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
         """Refinement with falling steps, for the end of a fit; kept only if it improves the mixture."""

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, Key
 
 from relbo._compiled import compile_options, compiled
 from relbo.estimate import Estimate
+from relbo.flows import Flow
 from relbo.outcome import Stop
 from relbo.targets.minibatch import Anchored
 from relbo.whitening import Whitened
@@ -270,6 +271,22 @@ def _joined(seen: tuple[Seen, ...], num: int) -> Seen:
 @partial(compiled, runs_often=True)
 def _moved(flow, points):
     return flow.transport(points)[0]
+
+
+def back_through(flow: Flow, points: Any, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where points come from through a flow, and its log determinants there, on the host: `block` at a time."""
+    points = np.asarray(points)
+    padded = np.concatenate([points, np.repeat(points[:1], -len(points) % block, axis=0)])
+    parts = [_inverted(flow, part) for part in padded.reshape(-1, block, points.shape[1])]
+    u, log_dets = (
+        np.concatenate([np.asarray(part) for part in each])[: len(points)] for each in zip(*parts, strict=True)
+    )
+    return u, log_dets
+
+
+@partial(compiled, runs_once=True)
+def _inverted(flow, points):
+    return flow.inverse(points)
 
 
 @partial(compiled, runs_often=True)

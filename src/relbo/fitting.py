@@ -12,6 +12,7 @@ from relbo.budgets import budget
 from relbo.cautions import caution
 from relbo.choices import did_you_mean, seed_number, whole_number
 from relbo.door import BudgetSpent, watched
+from relbo.families.natural import has_geometry
 from relbo.interrupts import Terminated, terminable
 from relbo.posterior import Posterior
 from relbo.progress import progress
@@ -51,16 +52,16 @@ def fit(
     start: Posterior | None = None,
     **settings: Any,
 ) -> Posterior:
-    r"""Fit a mixture to a target, or to a PyMC model: whiten, boost, stop by the duality gap, polish.
+    r"""Fit a mixture to a target, or to a PyMC model: find coordinates, boost, stop by the duality gap, polish.
 
     Without a target inside `with model:`, the PyMC model is meant, as it is in PyMC's own functions.
 
-    There are at most `max_components`, 32 by default, and at most `max_evaluations` of the log density, for a model
-    that is dear; after `max_seconds` the fit ends with what it has. `stop` replaces the other rules, `Near()`,
-    `GapBelow()` and `Stalled()` by default. `settings` are those of `relbo.make_booster`: family, objective, oracle,
-    step, estimator, refine, precondition, min_improvement, num_measure, max_memory. With a step rule that is not
-    monotone (the fixed step) the best iterate is returned, by ELBO or by `best_by(posterior)`, larger being better.
-    `start` continues a posterior with more components.
+    There are at most `max_components`, 32 by default (1 is a single normal, plain variational inference), and at most
+    `max_evaluations` of the log density, for a model that is dear; after `max_seconds` the fit ends with what it has.
+    `stop` replaces the other rules, `Near()`, `GapBelow()` and `Stalled()` by default. `settings` are those of
+    `relbo.make_booster`: family, objective, oracle, step, estimator, refine, precondition, min_improvement,
+    num_measure, max_memory. With a step rule that is not monotone (the fixed step) the best iterate is returned, by
+    ELBO or by `best_by(posterior)`, larger being better. `start` continues a posterior with more components.
 
     `checkpoint` is the path of a file that is written after every iteration. The same call, after the process was
     killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file of a
@@ -89,7 +90,7 @@ def fit(
     with contextlib.ExitStack() as stack:
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
         run = Run(booster, rules, seed, best_by, file)
-        run.may_learn = stop is None and booster.preconditioner.kind == "auto" and target.dim > _TILED
+        run.may_learn = stop is None and limit > 1 and _may_learn(booster)
         run.begin(start)
         try:
             with terminable(), progress(progress_bar) as report, watched(report.watching(run.watch), run.note):
@@ -102,6 +103,12 @@ def fit(
         with watched(run.watch):
             caution(posterior)
         return posterior
+
+
+def _may_learn(booster: Booster) -> bool:
+    """Whether a flow may be tried as the map: one is trained for normal components."""
+    is_open = booster.preconditioner.kind == "auto" and has_geometry(booster.family)
+    return is_open and booster.target.dim > _TILED
 
 
 _FIELDS = {

@@ -7,9 +7,10 @@ $$ x_i \leftarrow x_i\, e^{s_i(x_{<i})} + t_i(x_{<i}), $$
 and the next layer reads the coordinates in the opposite order. $s$ and $t$ have a linear part and one of `tanh` units:
 the linear part of $s$ is a scale that depends on a scale, as in hierarchical models, and that of $t$ a correlation.
 A point is moved, with $\log|\det \partial T/\partial u|$, by one pass; the inverse finds one coordinate after the
-other, and is exact. Written here, and not taken from a library: layers of one shape in one `scan` are one small program,
-whatever their number; and the inverse, and the score of a transported normal, which training needs, cost about as much
-as a pass, where libraries have an inverse of as many passes as there are coordinates, and the score as its derivative.
+other, and is exact. Written here, and not taken from a library: layers of one shape in one `scan` are one small
+program, whatever their number; and the inverse, and the score of a transported normal, which training needs, cost about
+as much as a pass, where libraries have an inverse of as many passes as there are coordinates, and the score as its
+derivative.
 """
 
 import functools

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from relbo._compiled import compiled, host_random
 from relbo.ascent.gradient import solid
-from relbo.door import Door
+from relbo.door import Door, back_through
 from relbo.estimate import Estimate
 from relbo.families import DENSE_LIMIT, AbstractFamily
 from relbo.flows import Flow, Look, identity_flow
@@ -118,7 +118,8 @@ def _most_lacking(key, door: Door, learned: Learned, family: AbstractFamily, mem
     own = log_densities(family, members, points, num).reshape(num, _COMPARED, num)
     own = np.diagonal(own, axis1=0, axis2=2).T
     log_p = (door.numbers(points, "flow")[0] - learned.elbo.value).reshape(num, _COMPARED)
-    log_q = np.asarray(_log_normal(learned.flow, points), np.float64).reshape(num, _COMPARED)
+    u, log_dets = back_through(learned.flow, points, door.block)
+    log_q = (_log_normal(u) - log_dets).reshape(num, _COMPARED)
     with np.errstate(invalid="ignore", over="ignore"):
         shares = np.where(log_p - log_q > _COVERED, np.exp(log_p - own), 0.0)
     return float(np.max(np.mean(shares, axis=1)))
@@ -145,9 +146,12 @@ def _judged(door: Door, flow: Flow, noise: np.ndarray) -> Learned:
     ways = [_looked(flow, noise[begin : begin + door.block]) for begin in range(0, len(noise), door.block)]
     log_dets = np.concatenate([np.asarray(looks.steep, np.float64).sum(axis=(0, 2)) for looks, _ in ways])
     values, _ = door.numbers(np.concatenate([np.asarray(points) for _, points in ways]), "flow")
-    log_normal = -0.5 * np.sum(noise.astype(np.float64) ** 2, axis=1) - 0.5 * door.dim * math.log(2 * math.pi)
-    ratios = values + log_dets - log_normal
+    ratios = values + log_dets - _log_normal(noise)
     return Learned(flow, ratios.reshape(2, -1).mean(axis=0), 0.5 * float(np.var(ratios)))
+
+
+def _log_normal(u: np.ndarray) -> np.ndarray:
+    return -0.5 * np.sum(u.astype(np.float64) ** 2, axis=1) - 0.5 * u.shape[1] * math.log(2 * math.pi)
 
 
 def _mean(values: np.ndarray) -> Estimate:
@@ -178,13 +182,6 @@ def _as_flow(numbers, looks: Look) -> Flow:
 def _looked(flow, noise):
     looks = flow.looks(noise)
     return looks, flow.end(looks)
-
-
-@partial(compiled, runs_once=True)
-def _log_normal(flow, points):
-    """The log density of the transported standard normal."""
-    u, log_dets = flow.inverse(points)
-    return -0.5 * jnp.sum(u**2, axis=1) - 0.5 * u.shape[1] * math.log(2 * math.pi) - log_dets
 
 
 @partial(compiled, runs_often=True)

@@ -55,9 +55,9 @@ _SLOWEST = 1.05
 class Preconditioner(eqx.Module):
     """Settings of the race, and whether coordinates are learned behind it.
 
-    `kind`: the map is "dense", "low_rank" or "diagonal" ("none": there is no race); "affine", the default, is dense up
-    to 256 dimensions and low rank beyond. "flow" learns a flow behind it, before boosting; "auto" does so when boosting
-    has ended with something left to gain, and keeps what is better: a fit of two to five times the cost.
+    `kind`: the map is "dense", "low_rank" or "diagonal" ("none": there is no race); "affine" is dense up to 256
+    dimensions and low rank beyond. "flow" learns a flow behind it, always; "auto", the default, where the first
+    component is far from the target and no other mode of some mass was found.
     """
 
     kind: str = eqx.field(static=True, default="auto")

@@ -46,7 +46,7 @@ def make_booster(
     nats (1e-4; with the fixed step, which is not monotone, all are kept). `num_measure` draws, over all slots of the
     mixture, measure ELBO and gap in an iteration at the most (8,192; with minibatches 2,048): fewer cost less where the
     target is dear, and errors grow. `precondition` says in which coordinates: behind an affine map that a race finds
-    ("affine"), and behind a flow too, always ("flow") or where it is better ("auto"; see `Preconditioner`).
+    ("affine"), and behind a flow too, always ("flow") or where it pays ("auto"; see `Preconditioner`).
     `max_memory`, in bytes or as in "2GB", bounds what evaluations and draws take at once, beyond the data; by default
     about 1 GB is for the evaluations.
     """

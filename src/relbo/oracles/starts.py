@@ -26,11 +26,10 @@ from relbo.ascent import lbfgs_paths
 from relbo.ascent.curvature import laplace_factors
 from relbo.ascent.lbfgs import MANY
 from relbo.budgets import FEW, budget
-from relbo.door import Door, Seen
+from relbo.door import Door, Seen, back_through
 from relbo.families import DENSE_LIMIT, AbstractFamily
 from relbo.mixture import Mixture, draw_each, locations_of, log_densities, log_mixture
 from relbo.oracles.cloud import Cloud
-from relbo.whitening import Whitened
 
 _LOG_STEPS = np.log(2.0) * -np.arange(1, 13)  # gamma from 1/2 to 2^-12
 _INFLATION = 1.5
@@ -81,7 +80,7 @@ def find_modes(
     points = _scattered_starts(key, door, num)
     if not target.differentiable:
         own = _is_own(num)
-        whitened = np.where(own[:, None], np.asarray(_whitened(target, points + _example(target))), points)
+        whitened = np.where(own[:, None], _whitened(door, points + _example(target)), points)
         return _members(family, whitened, np.ones_like(whitened))
     ends = _walked(door, points)
     if door.dim <= DENSE_LIMIT:
@@ -150,7 +149,7 @@ def _walked(door: Door, points: np.ndarray) -> np.ndarray:
     """
     if door.target.flow is not None:
         ends = _walked(door.through(door.target.affine), points)
-        return np.asarray(_flowed_back(door.target.flow, ends))
+        return back_through(door.target.flow, ends, door.block)[0]
     target, example = door.target, _example(door.target)
 
     def evaluate(at, num_used):
@@ -201,19 +200,15 @@ def _different(door: Door, ends: np.ndarray, most: int) -> np.ndarray:
     return ends[chosen]
 
 
-def _whitened(target: Whitened, points):
-    solved = _solved(target.family, target.params, points)
-    return solved if target.flow is None else _flowed_back(target.flow, solved)
+def _whitened(door: Door, points) -> np.ndarray:
+    target = door.target
+    solved = np.asarray(_solved(target.family, target.params, points))
+    return solved if target.flow is None else back_through(target.flow, solved, door.block)[0]
 
 
 @partial(compiled, runs_once=True)
 def _solved(family, params, points):
     return jax.vmap(lambda z: family.scale.solve(params.scale, z - params.loc))(points)
-
-
-@partial(compiled, runs_once=True)
-def _flowed_back(flow, points):
-    return flow.inverse(points)[0]
 
 
 @partial(compiled, runs_once=True)
@@ -238,7 +233,7 @@ def start_pool(key, door: Door, cloud: Cloud | None, family, starts: Starts, mod
     if starts.num_initial:
         initial = np.asarray(door.target.target.initial)
         turn = (iteration * starts.num_initial + np.arange(starts.num_initial)) % len(initial)
-        parts.append(units(np.asarray(_whitened(door.target, initial[turn]))))
+        parts.append(units(_whitened(door, initial[turn])))
     if starts.num_random:
         parts.append(units(_random_points(jax.random.fold_in(key, 1), starts.num_random, door.dim, door.dtype)))
     return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *parts)
