@@ -16,10 +16,11 @@ EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
 
 ROOMS = [
     "_require", "_warn", "_compiled", "tables", "choices", "estimate", "outcome", "linalg", "flows", "targets",
-    "families", "budgets", "mixture", "whitening", "door", "memory", "objectives", "measuring", "ascent", "trace", "learning",
-    "oracles", "precondition", "steps", "stopping", "boosting", "settings", "presets", "guide", "posterior",
-    "prediction", "diagnostics", "summaries", "storage", "arviz_export", "comparison", "views", "progress",
-    "interrupts", "cautions", "running", "fitting", "calibration", "plots", "reporting", "cli", "__main__",
+    "families", "budgets", "mixture", "whitening", "door", "memory", "objectives", "measuring", "ascent", "trace",
+    "learning", "oracles", "precondition", "steps", "stopping", "boosting", "settings", "presets", "guide",
+    "posterior", "prediction", "diagnostics", "summaries", "storage", "arviz_export", "comparison", "views",
+    "progress", "interrupts", "cautions", "running", "fitting", "calibration", "plots", "reporting", "cli",
+    "__main__",
 ]  # fmt: skip
 """From the ground up: a room imports only from itself and from rooms before it."""
 

@@ -7,7 +7,7 @@ pulled back through $T$ alone, so that it vanishes, and its noise with it, where
 and one compiled program, the same for all models of a dimension.
 
 The rate falls along a cosine. A target that is nearly normal gets a short round of steps, all others a long one, and
-another, twice as long, if much is left then. Rounds are judged on the same fresh draws; one that gains nothing is given
+another if much is left then. Rounds are judged on the same fresh draws; one that gains nothing is given
 up.
 """
 
@@ -93,7 +93,7 @@ def learn_flow(key: Key[Array, ""], door: Door) -> Learned:
     num_steps = _FEW_STEPS if best.left < _LITTLE else _MANY_STEPS
     rate = _RATE * min(1.0, math.sqrt(_RATE_DIM / door.dim))
     for index in range(2):
-        found = _judged(door, _round(key, rng, door, best.flow, num_steps << index, rate / 2**index, index), noise)
+        found = _judged(door, _round(key, rng, door, best.flow, num_steps, rate / 2**index, index), noise)
         gained = _mean(found.ratios - best.ratios).value > 0
         best = found if gained else best
         if not gained or best.left < _MUCH:

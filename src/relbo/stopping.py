@@ -82,16 +82,17 @@ class Near(AbstractStop):
 
     Where q is near p, KL(q || p) is half the variance of log p - log q under q. That sees nothing of what lies
     elsewhere, so the rule speaks only where all walks for modes ended in one place, and where the last iteration, if
-    there was one, gained less than twice `tol`: what still gains much is not near.
+    there was one, gained less than twice `tol` (what still gains much is not near), or left less than half of it.
     """
 
     tol: float = ENOUGH
 
     def reason(self, records):
         last = records[-1]
-        divergence = 0.5 * last.spread**2
-        gained = 0.0 if last.improvement is None else float(last.improvement.value)
-        if not divergence < self.tol or last.several_modes or not last.accepted or not gained < 2 * self.tol:
+        divergence = 0.5 * next((record.spread for record in reversed(records) if record.accepted), math.inf) ** 2
+        gained = float(last.improvement.value) if last.accepted and last.improvement is not None else 0.0
+        settled = gained < 2 * self.tol or divergence < self.tol / 2
+        if not divergence < self.tol or last.several_modes or not settled:
             return None
         near = f"the mixture is within about {divergence:.1g} nats of the target, and no other mode was found"
         return Stop("converged", near)
