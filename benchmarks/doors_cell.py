@@ -40,9 +40,12 @@ def fit(case: Case) -> dict:
         fitted = time.process_time()
         found = relbo.diagnose(posterior)
     ended = time.process_time()
-    resampled = found.status == "resample"
-    draws = relbo.resample(posterior, NUM_RESAMPLED) if resampled else posterior.sample(NUM_DRAWS, seed=1)
-    effective = min(NUM_RESAMPLED, found.defensive.ess) if resampled else NUM_DRAWS
+    draws, effective = posterior.sample(NUM_DRAWS, seed=1), NUM_DRAWS
+    if found.status == "resample":
+        try:
+            draws, effective = relbo.resample(posterior, NUM_RESAMPLED), min(NUM_RESAMPLED, found.defensive.ess)
+        except ValueError as refused:  # by other, and more, draws than those of the verdict: as it says, as they are
+            print(refused, file=sys.stderr)
     return {
         "status": found.status,
         **errors(case, draws, effective),

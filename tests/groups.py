@@ -4,6 +4,7 @@ import pathlib
 
 _TOGETHER = {
     "two modes": ("test_fit", "test_diagnostics"),
+    "flows": ("test_flow", "test_learned_fits"),
     "faults": (
         "test_checkpoints", "test_interruptions", "test_broken_models", "test_killed", "test_foreign_files",
         "test_progress", "test_cli_inside",

@@ -33,9 +33,9 @@ def bent_log_density(z):
 
 def bent_on_host(z):
     first, second, third = z
-    ratio, rest = second * math.exp(-first), third - 0.5 * first**2
+    ratio, rest = second * np.exp(-first), third - 0.5 * first**2
     value = -0.5 * (first**2 + ratio**2 + rest**2) - first - 1.5 * math.log(2 * math.pi)
-    return value, np.array([-first + ratio**2 - 1 + rest * first, -ratio * math.exp(-first), -rest])
+    return value, np.array([-first + ratio**2 - 1 + rest * first, -ratio * np.exp(-first), -rest])
 
 
 def bent():
