@@ -72,8 +72,8 @@ class Stalled(AbstractStop):
         spread = next((record.spread for record in reversed(records) if record.accepted), math.inf)
         left = min(0.5 * spread**2, 1.0)
         if total <= max(2 * error, patience * self.min_improvement, self.min_share * left):
-            gained = f"({total:.1g} +- {error:.1g} nats)"
-            return Stop("stalled", f"the last {patience} iterations did not improve the ELBO {gained}")
+            last_ones = "the last iteration" if patience == 1 else f"the last {patience} iterations"
+            return Stop("stalled", f"{last_ones} did not improve the ELBO ({total:.1g} +- {error:.1g} nats)")
         return None
 
 
@@ -82,7 +82,7 @@ class Near(AbstractStop):
 
     Where q is near p, KL(q || p) is half the variance of log p - log q under q. That sees nothing of what lies
     elsewhere, so the rule speaks only where all walks for modes ended in one place, and where the last iteration, if
-    there was one, gained less than twice `tol` (what still gains much is not near), or left less than half of it.
+    there was one, gained less than twice `tol`: what still gains much is not near.
     """
 
     tol: float = ENOUGH
@@ -91,8 +91,7 @@ class Near(AbstractStop):
         last = records[-1]
         divergence = 0.5 * next((record.spread for record in reversed(records) if record.accepted), math.inf) ** 2
         gained = float(last.improvement.value) if last.accepted and last.improvement is not None else 0.0
-        settled = gained < 2 * self.tol or divergence < self.tol / 2
-        if not divergence < self.tol or last.several_modes or not settled:
+        if not divergence < self.tol or last.several_modes or not gained < 2 * self.tol:
             return None
         near = f"the mixture is within about {divergence:.1g} nats of the target, and no other mode was found"
         return Stop("converged", near)
