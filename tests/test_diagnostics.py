@@ -16,7 +16,7 @@ from relbo.diagnostics.defensive import Heavy, Heights, uncovered
 from relbo.diagnostics.estimates import balanced, weigh, worth
 from relbo.diagnostics.parameters import named_columns
 from relbo.diagnostics.psis import tail_stake
-from relbo.estimate import format_estimate
+from relbo.estimate import Estimate, format_estimate
 from relbo.outcome import Stop
 
 FAR_MODES = Known(np.array([0.3, 0.7]), np.array([[-9.0], [8.0]]), np.array([[[0.5]], [[1.0]]]), 1.7)
@@ -161,6 +161,13 @@ def test_a_large_kl_after_a_budget_is_not_converged():
     assert diagnosis_of(seen).status == "not converged"
     # By itself the same fit came to an end: its weights are what is left.
     assert diagnosis_of(dataclasses.replace(seen, stop=STALLED)).status == "resample"
+
+
+def test_a_large_kl_that_few_draws_decide_is_not_mended():
+    seen = diagnosis_of(measured(student_3))
+    large = dataclasses.replace(seen, kl=Estimate(0.53, 0.06, 12_500))
+    assert large.status == "not converged"
+    assert dataclasses.replace(large, kl=Estimate(0.53, 0.01, 12_500)).status == "resample"
 
 
 def test_a_broken_model_is_named():
