@@ -106,8 +106,8 @@ def fit(
 
 
 def _may_learn(booster: Booster) -> bool:
-    """Whether a flow may be tried as the map: one is trained for normal components."""
-    is_open = booster.preconditioner.kind == "auto" and has_geometry(booster.family)
+    """Whether a flow may be tried as the map: one is trained for normal components, and kept where it is better."""
+    is_open = booster.preconditioner.kind == "auto" and has_geometry(booster.family) and booster.step_rule.monotone
     return is_open and booster.target.dim > _TILED
 
 

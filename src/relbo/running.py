@@ -216,7 +216,7 @@ class Run:
         """Whether to try a flow now."""
         if not self.may_learn or self._is_broken() or not worth_learning(self.records, ended):
             return False
-        if not (self.booster.step_rule.monotone and self.booster.can_learn(self.current)):
+        if not self.booster.can_learn(self.current):
             return False
         return ended or is_bent(self.records[0].spread) or not self._has_other_mode()
 

@@ -37,7 +37,7 @@ _WAY_POINTS = 16
 _REPEATED = 256
 _UNCOVERED = np.log(10.0)
 _NEGLIGIBLE = np.log(1e-3)
-_HEAVY_MODE = np.log(0.05)
+_HEAVY_MODE = np.log(0.05)  # of the mass: a flow that lacks so much would not pay
 _APART = 2.0  # nats: members whose locations are nearer are one mode
 
 
