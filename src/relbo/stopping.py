@@ -82,16 +82,20 @@ class Near(AbstractStop):
 
     Where q is near p, KL(q || p) is half the variance of log p - log q under q. That sees nothing of what lies
     elsewhere, so the rule speaks only where all walks for modes ended in one place, and where the last iteration, if
-    there was one, gained less than twice `tol`: what still gains much is not near.
+    there was one, gained less than twice `tol`: what still gains much is not near. And most of it comes from the edges
+    of components, where few draws fall, the fewer the more components share them: beyond `num_seen` of them it must be
+    smaller in proportion.
     """
 
     tol: float = ENOUGH
+    num_seen: int = 4
 
     def reason(self, records):
         last = records[-1]
         divergence = 0.5 * next((record.spread for record in reversed(records) if record.accepted), math.inf) ** 2
         gained = float(last.improvement.value) if last.accepted and last.improvement is not None else 0.0
-        if not divergence < self.tol or last.several_modes or not gained < 2 * self.tol:
+        tol = self.tol * min(1.0, self.num_seen / last.num_components)
+        if not divergence < tol or last.several_modes or not gained < 2 * self.tol:
             return None
         near = f"the mixture is within about {divergence:.1g} nats of the target, and no other mode was found"
         return Stop("converged", near)
