@@ -29,7 +29,7 @@ from relbo.flows import Flow, Look, identity_flow
 from relbo.mixture import Mixture, draw_each, locations_of, log_densities, num_active
 from relbo.trace import Record
 
-_FEW_STEPS, _MANY_STEPS = 400, 1200
+_FEW_STEPS, _MANY_STEPS = 400, 1500
 _LEFT, _LITTLE, _MUCH = 0.02, 0.1, 0.3
 """Nats left to gain, half the variance of log p - log q. From the first on a flow is tried; below the second a few
 steps will do; from the third on a component is bent, and not one hill of several that each look normal: after a round
