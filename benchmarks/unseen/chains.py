@@ -10,12 +10,16 @@ from unseen.base import Moments, Values, columns
 WARMUP, DRAWS, CHAINS = 600, 1500, 4
 TARGET_ACCEPT = 0.85
 """Small steps: some of the models have narrow places."""
+LONGER = (1, 4, 16)
+"""Times as long: chains that have not converged are run anew."""
+MOST_R_HAT = 1.015
 
 
 def nuts(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[Callable[[Values], Values]], Moments]:
     """NumPyro's NUTS on a NumPyro model."""
+    vectorized = kwargs.pop("vectorized", False)
 
-    def run(view):
+    def run(view, times):
         import jax
         from numpyro.infer import MCMC, NUTS
 
@@ -23,10 +27,10 @@ def nuts(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[Call
             kernel = NUTS(model, target_accept_prob=TARGET_ACCEPT)
             mcmc = MCMC(
                 kernel,
-                num_warmup=WARMUP,
-                num_samples=DRAWS,
+                num_warmup=times * WARMUP,
+                num_samples=times * DRAWS,
                 num_chains=CHAINS,
-                chain_method="vectorized" if kwargs.pop("vectorized", False) else "sequential",
+                chain_method="vectorized" if vectorized else "sequential",
                 progress_bar=False,
             )
             mcmc.run(jax.random.key(1), *args, extra_fields=("diverging",), **kwargs)
@@ -34,20 +38,20 @@ def nuts(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[Call
             num_divergent = int(mcmc.get_extra_fields()["diverging"].sum())
         return of_chains(draws, view, f"NumPyro's NUTS, {num_divergent} divergent")
 
-    return run
+    return lambda view: until_converged(lambda times: run(view, times))
 
 
 def nutpie(model: Callable[[], Any]) -> Callable[[Callable[[Values], Values]], Moments]:
     """nutpie's NUTS on a PyMC model."""
 
-    def run(view):
+    def run(view, times):
         import nutpie
 
         compiled = nutpie.compile_pymc_model(model())
         trace = nutpie.sample(
             compiled,
-            tune=WARMUP,
-            draws=DRAWS,
+            tune=times * WARMUP,
+            draws=times * DRAWS,
             chains=CHAINS,
             cores=1,
             seed=1,
@@ -58,7 +62,16 @@ def nutpie(model: Callable[[], Any]) -> Callable[[Callable[[Values], Values]], M
         num_divergent = int(trace.sample_stats["diverging"].sum())
         return of_chains(draws, view, f"nutpie's NUTS, {num_divergent} divergent")
 
-    return run
+    return lambda view: until_converged(lambda times: run(view, times))
+
+
+def until_converged(run: Callable[[int], Moments]) -> Moments:
+    """Moments of chains so many `times` as long as it takes."""
+    for times in LONGER:
+        found = run(times)
+        if found.r_hat < MOST_R_HAT:
+            break
+    return found
 
 
 def of_chains(draws: Values, view: Callable[[Values], Values], how: str) -> Moments:
