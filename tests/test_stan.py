@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 import pytest
 
 import relbo
+from relbo import learning
 from relbo.storage.files import check_alike
 from relbo.targets import AbstractTarget, StanTarget, from_callable, from_stan
 from stan_programs import CONSTRAINED, COUNTS, EIGHT_SCHOOLS, SCHOOLS
@@ -280,6 +281,22 @@ def test_a_fit(eight):
     draws = posterior.sample(1000)
     assert draws["y_rep"].shape == (1000, 8) and np.isfinite(draws["mu"]).all()
     assert 2 < draws["mu"].mean() < 7  # 4.4 by long runs of HMC, and a standard deviation of 3.3
+
+
+def test_a_fit_in_learned_coordinates(eight, monkeypatch, tmp_path):
+    """Values and gradients come from outside: only vector-Jacobian products go through the flow."""
+    monkeypatch.setattr(learning, "_FEW_STEPS", 150)
+    monkeypatch.setattr(learning, "_MANY_STEPS", 150)
+    plain, learned = (
+        relbo.fit(eight, precondition=kind, max_components=2, progress_bar=False) for kind in ("affine", "flow")
+    )
+    assert learned.whitened.flow is not None
+    assert learned.elbo.value > plain.elbo.value - 0.1
+    draws = learned.sample_unconstrained(200, seed=1)
+    relbo.save(learned, tmp_path / "fit.relbo")
+    again = relbo.load(tmp_path / "fit.relbo", target=eight)
+    np.testing.assert_array_equal(again.log_prob(draws), learned.log_prob(draws))
+    assert 2 < learned.sample(1000)["mu"].mean() < 7
 
 
 # data and programs
