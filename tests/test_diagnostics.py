@@ -163,11 +163,16 @@ def test_a_large_kl_after_a_budget_is_not_converged():
     assert diagnosis_of(dataclasses.replace(seen, stop=STALLED)).status == "resample"
 
 
-def test_a_large_kl_that_few_draws_decide_is_not_mended():
+def test_a_large_kl_is_mended_only_by_weights_that_have_a_variance():
+    """A regularised horseshoe: 0.43 nats by such weights, and 0.75 in truth."""
     seen = diagnosis_of(measured(student_3))
-    large = dataclasses.replace(seen, kl=Estimate(0.53, 0.06, 12_500))
-    assert large.status == "not converged"
-    assert dataclasses.replace(large, kl=Estimate(0.53, 0.01, 12_500)).status == "resample"
+    large = dataclasses.replace(seen, kl=Estimate(0.43, 0.01, 12_500))
+
+    def with_k_hat(value):
+        return dataclasses.replace(large, defensive=dataclasses.replace(large.defensive, k_hat=value))
+
+    assert with_k_hat(0.6).defensive.reliable and with_k_hat(0.6).status == "not converged"
+    assert with_k_hat(0.3).status == "resample"
 
 
 def test_a_broken_model_is_named():
