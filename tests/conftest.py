@@ -19,10 +19,13 @@ os.environ.setdefault("XLA_FLAGS", FAST_COMPILATION)
 
 install_import_hook("relbo", "runtime_types.checked")
 
-import relbo._compiled  # noqa: E402
-import relbo.door  # noqa: E402
+import relbo.model.door  # noqa: E402
+import relbo.runtime.compiling  # noqa: E402
 
-for module in (relbo._compiled, relbo.door):  # what the flags above say, in place of what is good for users
+for module in (
+    relbo.runtime.compiling,
+    relbo.model.door,
+):  # what the flags above say, in place of what is good for users
     module.compile_options = lambda *_, **__: {}
 
 MOST_MAPS = 20_000

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import relbo
-from relbo.boosting import State
+from relbo.boosting.state import State
 from relbo.families import Cholesky, LocationScale, Normal
 from relbo.mixture import Mixture, empty_mixture
-from relbo.outcome import Stop
-from relbo.posterior import Posterior
-from relbo.whitening import identity_map
+from relbo.model.whitening import identity_map
+from relbo.posterior.posterior import Posterior
+from relbo.records.outcome import Stop
 
 
 def posterior_of(mixture: Mixture, target, **settings) -> Posterior:

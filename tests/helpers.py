@@ -12,7 +12,6 @@ from jax.scipy.special import logsumexp
 from scipy import stats
 
 import relbo
-from relbo.door import Door, Seen
 from relbo.families import (
     Cholesky,
     Diagonal,
@@ -26,9 +25,10 @@ from relbo.families import (
     from_numpyro,
 )
 from relbo.mixture import Mixture
+from relbo.model.door import Door, Seen
+from relbo.model.whitening import identity_map
 from relbo.oracles import NaturalOracle, Starts
 from relbo.targets import from_log_density
-from relbo.whitening import identity_map
 
 FALSE_ALARM = 1e-4
 """The chance that a correct program fails one statistical check, were the seed drawn anew."""

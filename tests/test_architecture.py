@@ -15,12 +15,9 @@ ROOT = pathlib.Path(relbo.__file__).parent
 EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
 
 ROOMS = [
-    "_require", "_warn", "_compiled", "tables", "choices", "estimate", "outcome", "linalg", "flows", "targets",
-    "families", "budgets", "mixture", "whitening", "door", "memory", "objectives", "measuring", "ascent", "trace",
-    "learning", "oracles", "precondition", "steps", "stopping", "boosting", "settings", "presets", "guide",
-    "posterior", "prediction", "diagnostics", "summaries", "storage", "arviz_export", "comparison", "views",
-    "progress", "interrupts", "cautions", "running", "fitting", "calibration", "plots", "reporting", "cli",
-    "__main__",
+    "runtime", "records", "targets", "families", "budgets", "mixture", "model", "objectives", "ascent", "oracles",
+    "coordinates", "steps", "boosting", "settings", "posterior", "diagnostics", "storage", "comparison", "views",
+    "loop", "calibration", "plots", "reporting", "cli", "__main__",
 ]  # fmt: skip
 """From the ground up: a room imports only from itself and from rooms before it."""
 
@@ -81,10 +78,15 @@ def test_public_names_have_one_home():
 def test_files_and_functions_stay_small():
     for path in (*ROOT.rglob("*.py"), *EXPERIMENTS.glob("*.py")):
         text = path.read_text()
-        assert text.count("\n") <= 400, path
+        assert text.count("\n") <= 350, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
-                assert node.end_lineno - node.lineno <= 75, f"{path}:{node.name}"
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                assert not body or node.end_lineno - body[0].lineno < 60, f"{path}:{node.name}"
+
+
+def test_the_root_holds_little():
+    assert len(list(ROOT.glob("*.py"))) <= 5
 
 
 def test_import_is_light():
@@ -102,7 +104,7 @@ def test_import_is_light():
     subprocess.run([sys.executable, "-c", code], check=True, env=no_such_platform)
 
 
-@pytest.mark.parametrize("name", ["fitting", "estimate"])
+@pytest.mark.parametrize("name", ["loop.fitting", "records.estimate"])
 def test_docstring_examples_run(name):
     import doctest
 

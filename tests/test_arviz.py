@@ -13,7 +13,7 @@ import xarray
 import relbo
 from handmade import full_normals, posterior_of
 from helpers import quick_settings
-from relbo import arviz_export
+from relbo.views import arviz as arviz_export
 
 matplotlib.use("Agg")
 

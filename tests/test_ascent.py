@@ -12,9 +12,9 @@ from helpers import FAMILIES, TWO_MODES, door_of, kl_to, mean_is, normals, stack
 from relbo.ascent import GradientAscent, Improved, NaturalAscent, gradient, lbfgs_paths
 from relbo.ascent.base import empty_tally, masked_mean, masked_std_err, step_weights
 from relbo.ascent.curvature import laplace_factors
-from relbo.door import Seen
 from relbo.families import LocationScale
 from relbo.mixture import empty_mixture
+from relbo.model.door import Seen
 from relbo.objectives import ELBO, ESTIMATORS, FiniteStep, StickingTheLanding
 from relbo.targets import from_log_density
 

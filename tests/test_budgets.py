@@ -10,13 +10,13 @@ import pytest
 import relbo
 from relbo.ascent.curvature import softest
 from relbo.budgets import budget
-from relbo.door import Door, block_of
+from relbo.coordinates.race import Preconditioner, find_map
 from relbo.families import DENSE_LIMIT
+from relbo.model.door import Door, block_of
+from relbo.model.whitening import identity_map
 from relbo.objectives import ESTIMATORS
 from relbo.oracles import AscentOracle, NaturalOracle, Starts
-from relbo.precondition import Preconditioner, find_map
 from relbo.steps import FullyCorrective
-from relbo.whitening import identity_map
 
 DIMS = (DENSE_LIMIT, DENSE_LIMIT + 1, 1000, 8371, 27_901, 10**6)
 

@@ -8,7 +8,7 @@ import relbo
 
 SETTINGS = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=8)),
-    "refine": relbo.settings.NaturalAscent(num_steps=20, num_draws=16),
+    "refine": relbo.settings.names.NaturalAscent(num_steps=20, num_draws=16),
     "max_components": 1,
     "progress_bar": False,
 }

@@ -12,9 +12,9 @@ from helpers import FALSE_ALARM, TWO_BLOBS, within
 from relbo.comparison.differences import parameter_differences, sliced_difference
 from relbo.comparison.effective import effective_size
 from relbo.comparison.wasserstein import chance_distances, chance_limit, distance
-from relbo.posterior import Posterior
+from relbo.model.whitening import identity_map
+from relbo.posterior.posterior import Posterior
 from relbo.targets import from_log_density
-from relbo.whitening import identity_map
 
 
 def exact_draws(num, seed=0):

@@ -14,7 +14,7 @@ from handmade import full_normals
 from helpers import CORRELATED, TWO_MODES, door_of
 from relbo.diagnostics import defensive, estimates
 from relbo.families.scale import to_tril
-from relbo.measuring import measure
+from relbo.objectives.measuring import measure
 from relbo.targets import from_log_density
 
 REPLICATIONS = 2000

@@ -16,8 +16,8 @@ from relbo.diagnostics.defensive import Heavy, Heights, uncovered
 from relbo.diagnostics.estimates import balanced, weigh, worth
 from relbo.diagnostics.parameters import named_columns
 from relbo.diagnostics.psis import tail_stake
-from relbo.estimate import Estimate, format_estimate
-from relbo.outcome import Stop
+from relbo.records.estimate import Estimate, format_estimate
+from relbo.records.outcome import Stop
 
 FAR_MODES = Known(np.array([0.3, 0.7]), np.array([[-9.0], [8.0]]), np.array([[[0.5]], [[1.0]]]), 1.7)
 """Of the same shapes as TWO_MODES: both share compiled programs."""

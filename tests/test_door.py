@@ -7,10 +7,10 @@ import pytest
 
 import relbo
 from helpers import CORRELATED, door_of, mean_is, target_of
-from relbo.door import Door, Seen, anchored
+from relbo.coordinates.race import find_map
 from relbo.families import LocationScale
-from relbo.precondition import find_map
-from relbo.whitening import Whitened, identity_map
+from relbo.model.door import Door, Seen, anchored
+from relbo.model.whitening import Whitened, identity_map
 
 POINTS = np.random.default_rng(0).normal(size=(11, 2)).astype(np.float32)
 

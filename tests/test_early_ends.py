@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import relbo
-from relbo.door import Door
+from relbo.model.door import Door
 
 SETTINGS = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=8)),
-    "refine": relbo.settings.NaturalAscent(num_steps=20, num_draws=16),
+    "refine": relbo.settings.names.NaturalAscent(num_steps=20, num_draws=16),
     "progress_bar": False,
 }
 
@@ -83,8 +83,8 @@ def test_ctrl_c_before_there_is_anything(target, monkeypatch):
 
 def test_a_budget_of_time_holds_within_one_call(target):
     """Many points of a model with much data take seconds: the clock is looked at between their blocks."""
-    from relbo.door import BudgetSpent, watched
-    from relbo.whitening import identity_map
+    from relbo.model.door import BudgetSpent, watched
+    from relbo.model.whitening import identity_map
 
     door, seen = Door(identity_map(target, "none")), []
 

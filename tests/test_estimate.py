@@ -8,7 +8,7 @@ import pytest
 from helpers import (
     unit_spread,
 )
-from relbo.estimate import Estimate, format_estimate, from_draws
+from relbo.records.estimate import Estimate, format_estimate, from_draws
 
 
 def test_from_draws():

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 import relbo
-from relbo import learning
-from relbo.boosting import State
-from relbo.door import Door
-from relbo.estimate import Estimate
-from relbo.flows import identity_flow
+from relbo.boosting.state import State
+from relbo.coordinates import learning
+from relbo.families.autoregressive import identity_flow
 from relbo.mixture import Mixture
-from relbo.posterior import Posterior
-from relbo.storage.files import read, to_bytes
-from relbo.trace import Record
-from relbo.whitening import identity_map
+from relbo.model.door import Door
+from relbo.model.whitening import identity_map
+from relbo.posterior.posterior import Posterior
+from relbo.records.estimate import Estimate
+from relbo.records.trace import Record
+from relbo.storage.files import to_bytes
+from relbo.storage.reading import read
 
 DIM = 3
 

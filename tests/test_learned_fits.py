@@ -8,8 +8,8 @@ import numpyro.distributions as dist
 import pytest
 
 import relbo
-from relbo import learning
-from relbo.boosting import Booster
+from relbo.boosting.booster import Booster
+from relbo.coordinates import learning
 from test_flow import DIM, bent, bent_log_density, bent_on_host
 
 SETTINGS = {"seed": 0, "progress_bar": False}

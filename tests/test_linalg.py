@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from relbo.linalg import inverse_and_log_det, inverse_lower
+from relbo.runtime.linalg import inverse_and_log_det, inverse_lower
 
 
 def positive_definite(dim, num=3):

@@ -7,7 +7,7 @@ import pytest
 
 from helpers import TWO_MODES, door_of, kl_to, normals, target_of, within
 from relbo.families import LocationScale
-from relbo.measuring import measure, measure_one
+from relbo.objectives.measuring import measure, measure_one
 from relbo.targets import from_log_density
 
 FULL, MOST, M = LocationScale(), 4096, 0.8

@@ -14,18 +14,18 @@ import pytest
 
 import relbo
 from helpers import door_of
-from relbo._compiled import temporary_bytes
 from relbo.ascent import GradientAscent, NaturalAscent, lbfgs_paths
 from relbo.ascent.curvature import laplace_factors
-from relbo.door import _evaluate, block_of
 from relbo.families import resolve_family
-from relbo.measuring import measure
-from relbo.memory import as_bytes, points_at_once
 from relbo.mixture import empty_mixture
+from relbo.model.door import _evaluate, block_of
+from relbo.model.memory import as_bytes, points_at_once
+from relbo.model.whitening import identity_map
 from relbo.objectives import ESTIMATORS, FiniteStep
+from relbo.objectives.measuring import measure
 from relbo.oracles import make_cloud
 from relbo.oracles.starts import score
-from relbo.whitening import identity_map
+from relbo.runtime.compiling import temporary_bytes
 
 LIMIT = 3  # no divisor of any number of points below
 KEY = jax.random.key(0)
@@ -149,7 +149,7 @@ def test_a_limit_is_kept():
     """The peak memory of a process while a thousand points are evaluated, over what it was when that was compiled."""
     code = """
         import resource, sys, numpy, relbo
-        from relbo.whitening import identity_map
+        from relbo.model.whitening import identity_map
         from test_memory import logistic_regression
 
         def peak():

@@ -15,7 +15,7 @@ from test_diagnostics import measured, student_3
 FAR = Known(np.array([0.3, 0.7]), np.array([[-9.0], [8.0]]), np.array([[[0.5]], [[1.0]]]), 1.7)
 SETTINGS = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=3, starts=relbo.Starts(num_modes=8)),
-    "refine": relbo.settings.NaturalAscent(num_steps=20, num_draws=16),
+    "refine": relbo.settings.names.NaturalAscent(num_steps=20, num_draws=16),
     "progress_bar": False,
 }
 
@@ -49,8 +49,8 @@ def test_a_continued_fit_begins_at_the_modes_that_it_lacks(target, monkeypatch):
 def test_a_search_without_fruit_ends(target, monkeypatch):
     """Modes that the oracle can make nothing of are not sought again and again."""
     calls = []
-    seek = relbo.running.Run._seek
-    monkeypatch.setattr(relbo.running.Run, "_seek", lambda self: calls.append(1) or seek(self))
+    seek = relbo.loop.running.Run._seek
+    monkeypatch.setattr(relbo.loop.running.Run, "_seek", lambda self: calls.append(1) or seek(self))
     monkeypatch.setattr(relbo.Booster, "find_modes", blind)
     monkeypatch.setattr(relbo.Booster, "_is_gain", lambda self, *args: False)
     posterior = relbo.fit(target, max_components=8, stop=relbo.Stalled(2), **SETTINGS)

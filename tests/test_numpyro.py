@@ -19,7 +19,7 @@ from numpyro.infer.util import potential_energy
 
 import relbo
 from helpers import door_of, quick_settings
-from relbo.door import anchored
+from relbo.model.door import anchored
 
 RNG = np.random.default_rng(0)
 NUM_ROWS = 60

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import pytest
 
 import relbo
-from relbo.outcome import old_stop
-from relbo.stopping import AbstractStop
+from relbo.boosting.stopping import AbstractStop
+from relbo.records.outcome import old_stop
 
 
 class Content(AbstractStop):

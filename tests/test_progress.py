@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import relbo
-import relbo.progress as shown
+import relbo.loop.progress as shown
 from lean_fits import SETTINGS, lean_target, undisturbed
 from relbo.calibration.trial import Failure
 from relbo.comparison.agreement import Difference, ParameterAgreement
 from relbo.diagnostics.measure import stored_measurements
-from relbo.estimate import Estimate
-from relbo.tables import MOST_ROWS, html_table, text_table
+from relbo.records.estimate import Estimate
+from relbo.runtime.tables import MOST_ROWS, html_table, text_table
 
 EVIL = "<script>alert(1)</script>"
 
@@ -95,7 +95,7 @@ def test_bars_rise_with_the_elbo():
 
 def test_xla_tells_that_it_compiles():
     """The flag is up between the end of lowering and the end of compiling, by JAX's own events."""
-    from relbo._compiled import _clock
+    from relbo.runtime.compiling import _clock
 
     clock = _clock()
     clock._listen("/jax/core/compile/jaxpr_to_mlir_module_duration", 0.0, 0.0)

@@ -19,7 +19,7 @@ import relbo
 from helpers import mean_is, quick_settings
 from pymc_models import MODELS, X, Y, as_point, censored, lkj, minibatches, potential, quiet_pytensor, regression
 from relbo.targets import AbstractTarget, as_target, from_pymc
-from relbo.targets.pymc_ops import erfcx, jax_backend
+from relbo.targets.pymc.ops import erfcx, jax_backend
 
 __all__ = ["quiet_pytensor"]  # a fixture that pytest finds here
 

@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 import pytest
 
 import relbo
-from relbo import learning
+from relbo.coordinates import learning
 from relbo.storage.files import check_alike
 from relbo.targets import AbstractTarget, StanTarget, from_callable, from_stan
 from stan_programs import CONSTRAINED, COUNTS, EIGHT_SCHOOLS, SCHOOLS

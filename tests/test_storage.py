@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 import relbo
 from helpers import quick_settings
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
 from relbo.storage.container import FORMAT, pack, unpack
-from relbo.storage.files import read, to_bytes
+from relbo.storage.files import to_bytes
+from relbo.storage.reading import read
 from relbo.storage.targets import decode_target, encode_target
 from relbo.targets.stored import Labels, StoredTarget
 

@@ -12,7 +12,7 @@ from helpers import TWO_MODES, door_of, kl_to, normals, target_of
 from relbo.mixture import draw_each, log_densities, put
 from relbo.objectives import ESTIMATORS
 from relbo.oracles import JointOracle, make_cloud
-from relbo.presets import PRESETS
+from relbo.settings.presets import PRESETS
 from relbo.steps.base import weight_problem
 from relbo.storage.objects import decode, encode
 

@@ -79,7 +79,7 @@ def test_a_target_in_a_file_and_the_one_it_was(tmp_path):
 
 def test_the_open_pymc_model_is_fitted(model, monkeypatch):
     asked = []
-    monkeypatch.setattr(relbo.fitting, "make_booster", lambda target, **settings: asked.append(target) or 1 / 0)
+    monkeypatch.setattr(relbo.loop.fitting, "make_booster", lambda target, **settings: asked.append(target) or 1 / 0)
     with model, pytest.raises(ZeroDivisionError):
         relbo.fit()
     assert asked[0].coordinate_names() == ["mean", "scale", "rate"]

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
-from relbo._require import require
+from relbo.runtime.require import require
 from relbo.targets import AbstractTarget, CallableTarget, JaxTarget, from_callable, from_log_density
 
 PRECISION = np.diag([1.0, 4.0, 0.25]) + 0.1

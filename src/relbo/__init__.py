@@ -9,28 +9,37 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from relbo import families, objectives, oracles, plots, steps
-    from relbo._compiled import enable_compile_cache
-    from relbo.arviz_export import to_arviz
-    from relbo.boosting import Booster, State
+    from relbo.boosting.booster import Booster
+    from relbo.boosting.state import State
+    from relbo.boosting.stopping import (
+        GapBelow,
+        MaxComponents,
+        MaxEvaluations,
+        MaxIterations,
+        MaxSeconds,
+        Near,
+        Stalled,
+    )
     from relbo.calibration import Calibration, calibrate
     from relbo.comparison import Agreement, compare
+    from relbo.coordinates.race import Preconditioner
     from relbo.diagnostics import Diagnosis, diagnose, resample
-    from relbo.estimate import Estimate
-    from relbo.fitting import fit
+    from relbo.loop.fitting import fit
     from relbo.objectives import RELBO, FiniteStep
     from relbo.oracles import GradientOracle, JointOracle, LaplaceOracle, NaturalOracle, Starts
-    from relbo.outcome import Stop
-    from relbo.posterior import Posterior
-    from relbo.precondition import Preconditioner
-    from relbo.prediction import predict
-    from relbo.presets import preset
+    from relbo.posterior.posterior import Posterior
+    from relbo.posterior.prediction import predict
+    from relbo.records.estimate import Estimate
+    from relbo.records.outcome import Stop
+    from relbo.records.trace import Record
     from relbo.reporting import report
-    from relbo.settings import make_booster, paper
+    from relbo.runtime.compiling import enable_compile_cache
+    from relbo.settings.names import make_booster, paper
+    from relbo.settings.presets import preset
     from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, NormCorrective, Pairwise
-    from relbo.stopping import GapBelow, MaxComponents, MaxEvaluations, MaxIterations, MaxSeconds, Near, Stalled
     from relbo.storage import load, save
     from relbo.targets import from_callable, from_log_density, from_numpyro, from_pymc, from_stan
-    from relbo.trace import Record
+    from relbo.views.arviz import to_arviz
 
 __version__ = "0.1.0"
 
@@ -93,28 +102,29 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_compiled": "enable_compile_cache",
-    "arviz_export": "to_arviz",
-    "boosting": "Booster State",
+    "boosting.booster": "Booster",
+    "boosting.state": "State",
+    "boosting.stopping": "GapBelow MaxComponents MaxEvaluations MaxIterations MaxSeconds Near Stalled",
     "calibration": "Calibration calibrate",
     "comparison": "Agreement compare",
+    "coordinates.race": "Preconditioner",
     "diagnostics": "Diagnosis diagnose resample",
-    "estimate": "Estimate",
-    "fitting": "fit",
+    "loop.fitting": "fit",
     "objectives": "RELBO FiniteStep",
     "oracles": "GradientOracle JointOracle LaplaceOracle NaturalOracle Starts",
-    "outcome": "Stop",
-    "posterior": "Posterior",
-    "precondition": "Preconditioner",
-    "prediction": "predict",
-    "presets": "preset",
+    "posterior.posterior": "Posterior",
+    "posterior.prediction": "predict",
+    "records.estimate": "Estimate",
+    "records.outcome": "Stop",
+    "records.trace": "Record",
     "reporting": "report",
-    "settings": "make_booster paper",
+    "runtime.compiling": "enable_compile_cache",
+    "settings.names": "make_booster paper",
+    "settings.presets": "preset",
     "steps": "Adaptive Away Fixed FullyCorrective LineSearch NormCorrective Pairwise",
-    "stopping": "GapBelow MaxComponents MaxEvaluations MaxIterations MaxSeconds Near Stalled",
     "storage": "load save",
     "targets": "from_callable from_log_density from_numpyro from_pymc from_stan",
-    "trace": "Record",
+    "views.arviz": "to_arviz",
 }
 """The public names by the module that they are in; those that are missing here are modules themselves."""
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

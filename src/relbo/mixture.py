@@ -14,8 +14,8 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from relbo._compiled import compiled, host_random
 from relbo.families import AbstractFamily
+from relbo.runtime.compiling import compiled, host_random
 
 Numbers = Array | np.ndarray
 """On the device, or still on the host: a program takes both."""

@@ -16,9 +16,9 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from relbo.door import Door
 from relbo.families import AbstractFamily
 from relbo.mixture import Mixture, Numbers
+from relbo.model.door import Door
 from relbo.objectives import AbstractEstimator, AbstractObjective
 
 WINDOW = 10

@@ -9,7 +9,6 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
-from relbo._compiled import compiled
 from relbo.ascent.base import (
     AbstractAscent,
     Improved,
@@ -22,6 +21,7 @@ from relbo.ascent.base import (
 )
 from relbo.mixture import Mixture, num_active
 from relbo.objectives.estimators import combine
+from relbo.runtime.compiling import compiled
 
 _WEIGHT_RATE = 0.1
 

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from relbo._compiled import compiled
 from relbo.budgets import budget
-from relbo.door import Seen
 from relbo.mixture import Numbers
+from relbo.model.door import Seen
+from relbo.runtime.compiling import compiled
 
 _MEMORY = 10
 _RISE = 1e-4  # of what the slope promises, to accept a step

@@ -10,7 +10,6 @@ $\nabla f(z)$ is $L^\top \nabla f$ there, and that of $\log s$ itself is $-\vare
 """
 
 import dataclasses
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from relbo._compiled import compiled, host_random
+from relbo.ascent.bank import Bank, noise_at
 from relbo.ascent.base import (
     WINDOW,
     AbstractAscent,
@@ -33,10 +32,10 @@ from relbo.ascent.base import (
 from relbo.families import Box, LocationScaleParams
 from relbo.families.natural import geometry_of, has_geometry, natural_step
 from relbo.mixture import Mixture, Numbers, cropped, num_active, uncropped, weights_of
+from relbo.runtime.compiling import compiled
 
 _MIN_FINITE = 0.5  # a smaller share of finite draws is a broken position
 _NOISE_SIGMAS = 6.0  # a fall of the objective by this many standard errors is a bad step
-_BANK = 20  # steps whose noise is made by one call
 _FEWEST_SLOTS = 8
 _FEW_DIMENSIONS = 16
 """Up to here a step over all slots, empty ones too, is cheaper than to compile it for fewer."""
@@ -169,28 +168,6 @@ class Climb:
         return Improved(self.state.walk.base, value, std_err, num_draws, int(self.tally.num_nan))
 
 
-class Bank:
-    """Standard normals for the steps of an ascent, `each` for each of a stack, made many steps at a time."""
-
-    def __init__(self, key, num: int, each: int, dim: int, dtype):
-        self._key, self._each, self._dtype = key, each, np.dtype(dtype)
-        self._shape = (_BANK, num * each, dim)
-        self._number, self._rows = -1, None
-
-    def at(self, step: int) -> tuple[Any, np.ndarray, int]:
-        """The noise of `_BANK` steps, and which of them is meant: taken apart inside the program that uses it."""
-        number = step // _BANK
-        if number != self._number:
-            normals = host_random(self._key, number).standard_normal(self._shape, self._dtype)
-            self._rows = jax.device_put(normals)
-            self._number = number
-        return self._rows, np.asarray(step % _BANK, np.int32), self._each
-
-    def batch(self, step: int) -> tuple[Any, int]:
-        """What the minibatch of a step is drawn with."""
-        return self._key, step
-
-
 class _Walk(eqx.Module):
     """Positions of a stack of components, and for each the last good base with the statistics seen there."""
 
@@ -255,16 +232,9 @@ def _begin(params, log_weights) -> _State:
     return _State(walk, np.asarray(log_weights), empty_tally(num, dtype))
 
 
-def _noise_at(bank, num: int) -> Float[Array, "stack num dim"]:
-    """The antithetic draws of each of a stack of `num`."""
-    rows, index, each = bank
-    half = rows[index].reshape(num, each, -1)
-    return jnp.concatenate([half, -half], axis=1)
-
-
 @compiled
 def _place(scale, params, bank):
-    return _points(scale, params, _noise_at(bank, params.loc.shape[0]))
+    return _points(scale, params, noise_at(bank, params.loc.shape[0]))
 
 
 def _points(scale, params, noise) -> Float[Array, "all dim"]:
@@ -287,7 +257,7 @@ def _improve_step(mixture, objective, estimator, bank, seen, points, state, rate
     """Move every proposal one step; `seen` is log p at the draws that `bank` placed."""
     family, walk = mixture.family, state.walk
     num, scale = walk.params.loc.shape[0], family.scale
-    noise = _noise_at(bank, num)
+    noise = noise_at(bank, num)
     log_dets = jax.vmap(scale.log_det)(walk.params.scale)
     log_s = -0.5 * jnp.sum(noise**2, axis=-1) - log_dets[:, None] - 0.5 * noise.shape[-1] * jnp.log(2 * jnp.pi)
     q = mixture.at(points)
@@ -298,14 +268,14 @@ def _improve_step(mixture, objective, estimator, bank, seen, points, state, rate
     found = _statistics(family, estimator, noise, values.reshape(noise.shape[:2]), slopes, weight)
     moved = _moved(family, walk, found, rate, bounds, check_fall=True)
     tally = state.tally.add(found.value, found.std_err, jnp.sum(found.num_nan), fresh)
-    return _State(moved, state.log_weights, tally), _points(scale, moved.params, _noise_at(ahead, num))
+    return _State(moved, state.log_weights, tally), _points(scale, moved.params, noise_at(ahead, num))
 
 
 @compiled
 def _refine_step(family, estimator, bank, seen, state, rate, bounds, fresh, ahead):
     """Move every component, and the weights, one step on the mixture's ELBO."""
     walk, num = state.walk, state.walk.params.loc.shape[0]
-    noise = _noise_at(bank, num)
+    noise = noise_at(bank, num)
     mixture = Mixture(family, walk.params, state.log_weights)
     q = mixture.at(_points(family.scale, walk.params, noise))
     slopes = _inside(family.scale, walk.params, seen.slopes - q.slope, noise)
@@ -315,7 +285,7 @@ def _refine_step(family, estimator, bank, seen, state, rate, bounds, fresh, ahea
     log_weights = step_weights(mixture, found.value, jnp.minimum(rate, 1.0).astype(values.dtype))
     num_nan = jnp.sum(jnp.where(mixture.active, found.num_nan, 0))
     tally = state.tally.add(found.value, found.std_err, num_nan, fresh)
-    return _State(moved, log_weights, tally), _points(family.scale, moved.params, _noise_at(ahead, num))
+    return _State(moved, log_weights, tally), _points(family.scale, moved.params, noise_at(ahead, num))
 
 
 def _moved(family, walk: _Walk, seen: _Statistics, rate, bounds, check_fall: bool) -> _Walk:

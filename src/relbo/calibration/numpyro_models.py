@@ -15,7 +15,7 @@ import numpyro
 from numpyro.primitives import Messenger
 
 from relbo.calibration.trial import AbstractExperiment
-from relbo.targets.numpyro_target import NumPyroTarget, read_target
+from relbo.targets.numpyro.target import NumPyroTarget, read_target
 
 
 @dataclass(frozen=True)

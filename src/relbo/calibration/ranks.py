@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relbo.estimate import Estimate
+from relbo.records.estimate import Estimate
 
 NUM_TESTS = 3
 _FAR = 8.0

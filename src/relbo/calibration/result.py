@@ -8,8 +8,8 @@ import numpy as np
 
 from relbo.calibration.ranks import NUM_TESTS, RankTest, check_ranks, holm, uniforms
 from relbo.calibration.trial import LOG_JOINT, Failure
-from relbo.estimate import Estimate
-from relbo.tables import html_block, html_line, html_table, text_table
+from relbo.records.estimate import Estimate
+from relbo.runtime.tables import html_block, html_line, html_table, text_table
 
 MAX_FAILURES = 0.05
 """A larger share of failed simulations and the calibration has not passed: those that worked are no fair sample."""

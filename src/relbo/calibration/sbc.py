@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from relbo._require import require
 from relbo.calibration.result import Calibration
 from relbo.calibration.trial import AbstractExperiment, Failure, FitWith, Ranks, SimulatorExperiment, Trial
 from relbo.calibration.workers import choose_num_processes, run_trials
-from relbo.posterior import Posterior
-from relbo.progress import count_up
+from relbo.loop.progress import count_up
+from relbo.posterior.posterior import Posterior
+from relbo.runtime.require import require
 from relbo.targets import AbstractTarget, from_numpyro
 
 _HOPELESS = 10
@@ -117,7 +117,7 @@ def _experiment(model, args, kwargs, make_target, num_simulations: int, seed: in
 def _numpyro_experiment(model: Any, target: AbstractTarget, num_simulations: int, seed: int) -> AbstractExperiment:
     require("numpyro", extra="numpyro")
     from relbo.calibration.numpyro_models import from_draws, from_prior
-    from relbo.targets.numpyro_target import NumPyroTarget
+    from relbo.targets.numpyro.target import NumPyroTarget
 
     if not isinstance(target, NumPyroTarget):
         raise TypeError(

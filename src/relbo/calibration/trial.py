@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from relbo._compiled import compiled
 from relbo.calibration.ranks import rank_of
-from relbo.fitting import fit
+from relbo.loop.fitting import fit
 from relbo.mixture import map_chunks
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
+from relbo.runtime.compiling import compiled
 from relbo.targets import AbstractTarget, as_target
 from relbo.targets.layout import named_leaves
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from relbo._require import require
+from relbo.runtime.require import require
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from relbo._require import require
+from relbo.runtime.require import require
 
 _MISSING = ("", "na", "nan", "n/a", "null", "none", ".")
 

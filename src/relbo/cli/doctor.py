@@ -85,7 +85,7 @@ def _compiler() -> str:
 
 
 def _cache(problems: list[str]) -> str:
-    from relbo._compiled import cache_folder
+    from relbo.runtime.compiling import cache_folder
 
     try:
         folder = cache_folder()

@@ -9,7 +9,7 @@ from relbo.cli.mapping import Arguments
 from relbo.cli.models import Model, StanProgram
 from relbo.cli.session import Session, UsageError
 from relbo.cli.work import check_complete, load_fit, make_target, read_model, show_diagnosis, show_mapping, show_summary
-from relbo.storage.files import read
+from relbo.storage.reading import read
 
 _SUMMARY_DRAWS = 2000
 

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 import relbo
-from relbo._require import require
 from relbo.cli.data import read_data
 from relbo.cli.fits import write_report
 from relbo.cli.mapping import Arguments, map_again
 from relbo.cli.models import Model, NumPyroModel, PyMCModel, split_values
 from relbo.cli.session import BAD_VERDICT, Session, UsageError
 from relbo.cli.work import load_fit, make_target, read_model, show_diagnosis, show_summary, write_draws
+from relbo.runtime.require import require
 
 
 def load_with_model(path: pathlib.Path, model_text: str | None, source: dict[str, Any]) -> relbo.Posterior:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from relbo.choices import did_you_mean
 from relbo.cli.data import Data
 from relbo.cli.session import UsageError
+from relbo.runtime.choices import did_you_mean
 
 _NUM_ROWS = "the number of rows"
 _ROWS = ("N", "n", "num_rows", "num_data", "num_obs", "n_obs", "n_rows", "size")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from relbo.choices import did_you_mean
 from relbo.cli.mapping import Input
 from relbo.cli.session import MODULE_PREFIX, UsageError
+from relbo.runtime.choices import did_you_mean
 
 KINDS = ("numpyro", "pymc", "log-density", "stan", "target")
 _PREFERRED = ("model", "target", "log_density")
@@ -129,7 +129,7 @@ class PyMCModel(Model):
 
     def target(self, values: dict[str, Any]) -> Any:
         import relbo
-        from relbo.targets.pymc_data import replace_data
+        from relbo.targets.pymc.data import replace_data
 
         replace_data(self.model, values, None)
         return relbo.from_pymc(self.model)

@@ -17,8 +17,8 @@ from relbo.cli.models import Model, load_model
 from relbo.cli.session import BAD_VERDICT, Session, UsageError, plain
 from relbo.diagnostics.parameters import named_columns
 from relbo.storage.container import unpack
-from relbo.summaries import LEVELS, summarize
 from relbo.targets.layout import named_leaves
+from relbo.views.summaries import LEVELS, summarize
 
 _STYLES = {"good": "bold green", "resample": "bold yellow", "tails": "bold yellow"}
 
@@ -149,7 +149,7 @@ def _write_json(path: pathlib.Path, draws: Any, first_index: int) -> None:
 
 
 def _write_parquet(path: pathlib.Path, draws: Any, first_index: int) -> None:
-    from relbo._require import require
+    from relbo.runtime.require import require
 
     parquet, arrow = require("pyarrow.parquet", extra="parquet"), require("pyarrow", extra="parquet")
     names, columns = named_columns(draws, first_index)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from relbo.estimate import Estimate
-from relbo.tables import html_block, html_line, html_table, text_table
+from relbo.records.estimate import Estimate
+from relbo.runtime.tables import html_block, html_line, html_table, text_table
 
 _ROWS = 10
 _HEADING = ("parameter", "mean error (floor)", "sd error (floor)", "Wasserstein (floor)")

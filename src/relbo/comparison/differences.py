@@ -10,8 +10,8 @@ from relbo.comparison.effective import effective_size
 from relbo.comparison.reference import Draws, own_draws, read_reference
 from relbo.comparison.wasserstein import chance_distances, chance_limit, distance, sliced, sliced_chance_distances
 from relbo.diagnostics.modes import modes_of
-from relbo.estimate import Estimate
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
+from relbo.records.estimate import Estimate
 
 FALSE_ALARM = 0.01
 """The probability that two samples of one law exceed any floor."""

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from relbo._compiled import compiled
 from relbo.mixture import map_chunks
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
+from relbo.runtime.compiling import compiled
 from relbo.targets import AbstractTarget
 from relbo.targets.layout import named_leaves
 

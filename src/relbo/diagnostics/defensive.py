@@ -20,15 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from relbo._compiled import compiled, host_split
 from relbo.diagnostics.modes import DIP
-from relbo.door import Door
 from relbo.families import AbstractFamily, AbstractNoise, Diagonal, LocationScale, LocationScaleParams
 from relbo.families.noise import StudentT
 from relbo.mixture import Mixture, draw_from, locations_of, log_densities, log_mixture, map_chunks, weights_of
+from relbo.model.door import Door
+from relbo.model.whitening import Whitened
 from relbo.oracles import search_modes
-from relbo.posterior import Posterior
-from relbo.whitening import Whitened
+from relbo.posterior.posterior import Posterior
+from relbo.runtime.compiling import compiled, host_split
 
 _DF = 2.0
 _MOST_MODES = 16

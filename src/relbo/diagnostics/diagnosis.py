@@ -8,9 +8,9 @@ import numpy as np
 
 from relbo.diagnostics.parameters import ParameterCheck
 from relbo.diagnostics.verdict import high, judge, low, wrong_parameters
-from relbo.estimate import Estimate
-from relbo.outcome import Stop
-from relbo.tables import html_block, html_line, html_table
+from relbo.records.estimate import Estimate
+from relbo.records.outcome import Stop
+from relbo.runtime.tables import html_block, html_line, html_table
 
 _SHOWN = 3
 _LOOSE = 1.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relbo.diagnostics.psis import k_hat_limit, num_tail, psis, tail_stake
-from relbo.estimate import Estimate
+from relbo.records.estimate import Estimate
 
 NEGLIGIBLE_ERROR = 0.01
 """Of the total weight: if the tail can put it off by no more, its shape does not matter."""

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from relbo._compiled import host_split
 from relbo.diagnostics import estimates
 from relbo.diagnostics.defensive import NewModes, constrained, draw, new_modes
 from relbo.diagnostics.diagnosis import Defensive, Diagnosis
 from relbo.diagnostics.modes import confirmed, modes_of
 from relbo.diagnostics.parameters import check_parameters, named_columns
-from relbo.estimate import Estimate
-from relbo.outcome import Stop
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
+from relbo.records.estimate import Estimate
+from relbo.records.outcome import Stop
+from relbo.records.trace import Record
+from relbo.runtime.compiling import host_split
 from relbo.targets.stored import StoredTarget
-from relbo.trace import Record
 
 _HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
 _LACKING = np.log(10.0)

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from relbo._compiled import compiled
 from relbo.mixture import map_chunks
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
+from relbo.runtime.compiling import compiled
 
 DIP = 0.5
 """Nats. Two equal normals are told apart from a distance of about three standard deviations on."""

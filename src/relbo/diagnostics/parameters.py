@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from relbo.diagnostics.estimates import Weighted
 from relbo.diagnostics.psis import tail_k_hat
-from relbo.estimate import Estimate
+from relbo.records.estimate import Estimate
 from relbo.targets.layout import named_leaves
 
 MOST_FITTED = 50

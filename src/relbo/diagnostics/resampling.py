@@ -4,11 +4,11 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from relbo._compiled import host_split
-from relbo.choices import seed_number, whole_number
 from relbo.diagnostics.defensive import constrained, draw, new_modes
 from relbo.diagnostics.estimates import Weighted, balanced, weigh
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
+from relbo.runtime.choices import seed_number, whole_number
+from relbo.runtime.compiling import host_split
 
 _DRAWN_FOR_ONE = 4
 _FEWEST_DRAWN = 4000

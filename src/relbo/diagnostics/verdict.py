@@ -19,7 +19,7 @@ from relbo.diagnostics.estimates import NEGLIGIBLE_ERROR
 
 if TYPE_CHECKING:
     from relbo.diagnostics.diagnosis import Diagnosis
-    from relbo.estimate import Estimate
+    from relbo.records.estimate import Estimate
 
 WORDS = {
     "good": "Good",

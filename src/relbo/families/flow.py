@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from relbo.families.autoregressive import Flow, identity_flow
 from relbo.families.base import AbstractFamily, Box
 from relbo.families.scale import Cholesky
-from relbo.flows import Flow, identity_flow
 
 _WIDEST = 2.0
 """Of the numbers in a flow, for a bounded set, within which the inverse is exact in float32."""

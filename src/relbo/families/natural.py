@@ -27,7 +27,7 @@ from relbo.families.base import AbstractFamily
 from relbo.families.location_scale import LocationScale, LocationScaleParams
 from relbo.families.noise import Normal
 from relbo.families.scale import Cholesky, Diagonal, to_tril
-from relbo.linalg import inverse_lower
+from relbo.runtime.linalg import inverse_lower
 
 
 class AbstractGeometry(eqx.Module):

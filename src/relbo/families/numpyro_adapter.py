@@ -6,9 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from relbo._require import require
 from relbo.families.base import AbstractFamily, Box
 from relbo.families.scale import Cholesky, to_tril
+from relbo.runtime.require import require
 
 _REDUNDANT = ("covariance_matrix", "precision_matrix")  # other words for scale_tril
 _SCALES = ("scale", "scale_tril")

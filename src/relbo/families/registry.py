@@ -1,12 +1,12 @@
 """Names of families: what a string given as `family=` means."""
 
-from relbo.choices import did_you_mean
 from relbo.families.base import AbstractFamily
 from relbo.families.flow import FlowFamily
 from relbo.families.location_scale import LocationScale
 from relbo.families.noise import AbstractNoise, Laplace, Normal, StudentT
 from relbo.families.scale import AbstractScale, Cholesky, Diagonal, LowRank
 from relbo.families.truncated import TruncatedNormal
+from relbo.runtime.choices import did_you_mean
 
 DENSE_LIMIT = 256
 """Up to this dimension a full covariance is the default; beyond it, diagonal components."""

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from relbo.linalg import inverse_and_log_det, inverse_lower
+from relbo.runtime.linalg import inverse_and_log_det, inverse_lower
 
 
 class AbstractScale(eqx.Module):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relbo.estimate import Estimate
+from relbo.records.estimate import Estimate
 
 _NEAR = 0.15
 """The standard deviation of log p - log q, in nats, up to which the error bars of importance ratios are honest."""

@@ -5,7 +5,8 @@ from relbo.oracles.base import AbstractOracle, Proposals
 from relbo.oracles.cloud import Cloud, make_cloud
 from relbo.oracles.joint import JointOracle
 from relbo.oracles.laplace import LaplaceOracle
-from relbo.oracles.starts import Starts, find_modes, search_modes
+from relbo.oracles.modes import find_modes, search_modes
+from relbo.oracles.starts import Starts
 
 __all__ = [
     "AbstractOracle",

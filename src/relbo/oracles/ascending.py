@@ -6,9 +6,9 @@ import numpy as np
 import optax
 
 from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
-from relbo.estimate import Estimate
 from relbo.oracles.base import AbstractOracle, Proposals
 from relbo.oracles.starts import Starts, best_starts, choose_diverse
+from relbo.records.estimate import Estimate
 
 _APART = 0.25
 """Nats below its peak at which the density of one proposal must be where the next one lies: 0.7 standard deviations."""

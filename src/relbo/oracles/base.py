@@ -7,12 +7,12 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Key, PyTree
 
-from relbo.door import Door
-from relbo.estimate import Estimate
 from relbo.families import AbstractFamily
+from relbo.model.door import Door
 from relbo.objectives import AbstractEstimator, AbstractObjective
 from relbo.oracles.cloud import Cloud
 from relbo.oracles.starts import Starts
+from relbo.records.estimate import Estimate
 
 
 @dataclass(frozen=True)

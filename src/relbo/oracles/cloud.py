@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Array, Key
 
-from relbo.door import Door
 from relbo.mixture import Mixture, draw_each, log_densities, log_mixture, num_active, weights_of
+from relbo.model.door import Door
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from relbo._compiled import compiled
 from relbo.ascent.base import Improved, Tally, empty_tally, masked_mean, masked_std_err
 from relbo.ascent.gradient import default_optimizer, draws_of, guarded_update, own_densities, solid, surrogates
 from relbo.mixture import Numbers
@@ -25,6 +24,7 @@ from relbo.objectives.estimators import combine
 from relbo.oracles.ascending import chosen_of
 from relbo.oracles.base import AbstractOracle
 from relbo.oracles.starts import Starts, best_starts
+from relbo.runtime.compiling import compiled
 
 _LARGEST_LOGIT = 12.0  # weights below 1e-5, or that near to one, are of no use
 

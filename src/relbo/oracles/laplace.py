@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from relbo._compiled import compiled
 from relbo.ascent import lbfgs_paths
 from relbo.ascent.curvature import laplace_factors
-from relbo.door import Seen
-from relbo.estimate import Estimate
 from relbo.families import DENSE_LIMIT
 from relbo.mixture import locations_of
+from relbo.model.door import Seen
 from relbo.oracles.base import AbstractOracle, Proposals
 from relbo.oracles.starts import Starts, best_starts, score
+from relbo.records.estimate import Estimate
+from relbo.runtime.compiling import compiled
 
 _FINAL_DRAWS = 256
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relbo._require import require
+from relbo.runtime.require import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

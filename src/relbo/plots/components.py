@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from relbo.plots.canvas import QUIET, Axes, legend_beside, one_axes, percent, short
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
 from relbo.targets.stored import StoredTarget
 from relbo.views.densities import component_densities, grid_of, level_of, plane_densities
 from relbo.views.palette import colour_of

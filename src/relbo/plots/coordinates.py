@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from relbo.plots.canvas import QUIET, Axes, many_axes, short
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
 from relbo.views.densities import grid_of
 from relbo.views.scalars import choose_names, whitened
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from relbo.plots.canvas import Axes, legend_beside, many_axes, percent, short
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
 from relbo.views.densities import component_densities, grid_of
 from relbo.views.palette import COLOURS, FIT, MARKERS, OTHERS, REFERENCE, colour_of
 from relbo.views.scalars import Scalars, choose_names, reference_columns, scalars

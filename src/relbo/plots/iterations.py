@@ -3,10 +3,10 @@
 import numpy as np
 
 from relbo.diagnostics import Diagnosis
-from relbo.estimate import Estimate
 from relbo.plots.canvas import QUIET, Axes, one_axes
-from relbo.posterior import Posterior
-from relbo.trace import Record
+from relbo.posterior.posterior import Posterior
+from relbo.records.estimate import Estimate
+from relbo.records.trace import Record
 from relbo.views.palette import BAD, COLOURS, FIT
 
 _ERRORS = 2.0

@@ -5,7 +5,7 @@ import numpy as np
 from relbo.diagnostics import Diagnosis
 from relbo.diagnostics.psis import k_hat_limit, num_tail, psis
 from relbo.plots.canvas import QUIET, Axes, legend_beside, one_axes, short
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
 from relbo.views.palette import BAD, FIT
 from relbo.views.ratios import log_ratios
 

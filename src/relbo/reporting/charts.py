@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from relbo.diagnostics import Diagnosis
-from relbo.estimate import Estimate
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
+from relbo.records.estimate import Estimate
+from relbo.records.trace import Record
 from relbo.reporting.encoding import packed, packed_bytes
-from relbo.trace import Record
 from relbo.views.densities import component_densities, grid_of
 from relbo.views.palette import COLOURS, DARK_COLOURS, DARK_OTHERS, OTHERS
 from relbo.views.ratios import log_ratios

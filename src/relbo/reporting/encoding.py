@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relbo.estimate import format_estimate
+from relbo.records.estimate import format_estimate
 
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 

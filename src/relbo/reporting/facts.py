@@ -9,7 +9,7 @@ import numpy as np
 
 from relbo.families import AbstractFamily, LocationScale
 from relbo.families.registry import NOISES, SCALES
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
 from relbo.storage.files import settings_of
 from relbo.targets.stored import StoredTarget
 

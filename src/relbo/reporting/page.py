@@ -6,12 +6,12 @@ import os
 import pathlib
 from typing import Any
 
-from relbo._require import require
 from relbo.diagnostics import Diagnosis, diagnose
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
 from relbo.reporting import charts, facts, words
 from relbo.reporting.encoding import to_json
 from relbo.reporting.tables import parameter_table
+from relbo.runtime.require import require
 from relbo.storage.container import write_atomically
 from relbo.views.scalars import Scalars, scalars
 

@@ -9,7 +9,7 @@ import numpy as np
 from relbo.diagnostics import Diagnosis
 from relbo.diagnostics.parameters import ParameterCheck
 from relbo.diagnostics.verdict import wrong_parameters
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
 from relbo.reporting.encoding import figure, with_error
 from relbo.views.scalars import Scalars
 

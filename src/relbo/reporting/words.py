@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from relbo.diagnostics import Diagnosis
 from relbo.diagnostics.verdict import GOOD_KL, LARGE_GAIN, LARGE_KL, LEAST_MISSED, WORDS, high, low, wrong_parameters
-from relbo.estimate import Estimate
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
+from relbo.records.estimate import Estimate
 from relbo.reporting.encoding import figure, with_error
 
 _GOOD, _MIND, _BAD, _PLAIN = "good", "mind", "bad", "plain"

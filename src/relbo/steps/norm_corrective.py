@@ -4,8 +4,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from relbo._compiled import compiled
 from relbo.mixture import Mixture
+from relbo.runtime.compiling import compiled
 from relbo.steps.base import AbstractStep, WeightProblem, WeightUpdate
 
 _FIRST_CURVATURE = 2.0**-10

@@ -11,14 +11,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from relbo._warn import warn
-from relbo.boosting import Booster, State
-from relbo.posterior import Posterior
+from relbo.boosting.booster import Booster
+from relbo.boosting.state import State
+from relbo.model.whitening import identity_map
+from relbo.posterior.posterior import Posterior
+from relbo.runtime.warn import warn
 from relbo.storage.container import NewerFormat, pack, remove_leftovers, write_atomically
-from relbo.storage.files import Contents, check_alike, describe, encode_family, other_versions, read, settings_of
+from relbo.storage.files import check_alike, describe, encode_family, settings_of
 from relbo.storage.objects import decode_number, encode_number
+from relbo.storage.reading import Contents, other_versions, read
 from relbo.storage.targets import encode_target
-from relbo.whitening import identity_map
 
 try:
     import fcntl

@@ -6,15 +6,20 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
-from relbo.estimate import Estimate
-from relbo.flows import Flow, identity_flow
+from relbo.families.autoregressive import Flow, identity_flow
+from relbo.records.estimate import Estimate
+from relbo.records.trace import Record
 from relbo.storage.objects import decode_number, encode_number
 from relbo.targets.layout import Layout, Leaf
 from relbo.targets.supports import assign_supports, support_words
-from relbo.trace import Record
 
 _MOST_NESTED = 50
+
+Arrays = dict[str, np.ndarray]
+PARTS = ("objective", "oracle", "step_rule", "estimator", "first_ascent", "refinement", "preconditioner")
+"""Of a booster: settings that are objects."""
 
 
 def encode_layout(layout: Layout) -> dict[str, Any] | None:
@@ -157,3 +162,8 @@ def flow_like(data: Any, dim: int, dtype: np.dtype[Any]) -> Flow:
     if not all(type(size) is int and 0 < size < 2**12 for size in (layers, units)):
         raise ValueError(f"a flow cannot have {layers!r} layers of {units!r} units")
     return jax.eval_shape(lambda: identity_flow(dim, dtype, layers, units))
+
+
+def named_leaves(name: str, tree: PyTree) -> Arrays:
+    """The leaves of a tree by the names that a file has for them."""
+    return {f"{name}/{number}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(tree))}

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from relbo import ascent, families, objectives, oracles, steps
-from relbo._require import require
+from relbo.coordinates.race import Preconditioner
 from relbo.objectives.residual import SCHEDULES, Constant, open_loop
-from relbo.precondition import Preconditioner
+from relbo.runtime.require import require
 from relbo.storage.container import DTYPES
 
 _CLASSES: dict[str, type[eqx.Module]] = {

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from relbo._compiled import compiled
-from relbo._warn import warn
 from relbo.mixture import map_chunks
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
+from relbo.runtime.compiling import compiled
+from relbo.runtime.warn import warn
 from relbo.storage.container import DTYPES
 from relbo.storage.layouts import decode_layout, encode_layout
 from relbo.targets import AbstractTarget

@@ -3,10 +3,10 @@
 from relbo.targets.base import AbstractTarget, AbstractWrapper
 from relbo.targets.callable_target import CallableTarget, from_callable
 from relbo.targets.coerce import as_target
-from relbo.targets.doors import from_numpyro
 from relbo.targets.jax_target import JaxTarget, from_log_density
 from relbo.targets.minibatch import Anchored
-from relbo.targets.pymc_target import PyMCTarget, from_pymc
+from relbo.targets.numpyro import from_numpyro
+from relbo.targets.pymc import PyMCTarget, from_pymc
 from relbo.targets.stan import StanTarget, from_stan
 
 __all__ = [

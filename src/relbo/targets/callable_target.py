@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from relbo._warn import warn
+from relbo.runtime.warn import warn
 from relbo.targets.base import AbstractLayoutTarget
 from relbo.targets.checks import check_repeatable
 from relbo.targets.layout import Layout, read_example

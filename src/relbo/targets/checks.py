@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from relbo._compiled import compiled
-from relbo._warn import warn
+from relbo.runtime.compiling import compiled
+from relbo.runtime.warn import warn
 from relbo.targets.arguments import UNTRACEABLE
 from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import Layout

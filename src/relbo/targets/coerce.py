@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 from relbo.targets.base import AbstractTarget
-from relbo.targets.pymc_target import from_pymc
+from relbo.targets.pymc.target import from_pymc
 
 
 def as_target(model: Any) -> AbstractTarget:

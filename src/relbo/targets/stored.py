@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from relbo.choices import seed_number, whole_number
+from relbo.runtime.choices import seed_number, whole_number
 from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import Layout
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from relbo._require import require
+from relbo.runtime.require import require
 
 _REAL = ("real", "real_vector", "real_matrix")
 _ALIASES = {"ordered": "ordered_vector", "positive_ordered": "positive_ordered_vector"}

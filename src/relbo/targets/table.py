@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from relbo.tables import html_block, html_line, html_table, text_table
+from relbo.runtime.tables import html_block, html_line, html_table, text_table
 from relbo.targets.layout import named_leaves
 
 if TYPE_CHECKING:

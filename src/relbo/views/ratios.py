@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from relbo.choices import seed_number, whole_number
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
+from relbo.runtime.choices import seed_number, whole_number
 from relbo.targets.stored import StoredTarget
 
 

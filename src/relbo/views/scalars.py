@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from relbo._compiled import compiled
-from relbo.choices import seed_number, whole_number
 from relbo.comparison.reference import read_reference
 from relbo.diagnostics.modes import modes_of
 from relbo.diagnostics.parameters import named_columns
 from relbo.mixture import log_densities, map_chunks
-from relbo.posterior import Posterior
+from relbo.posterior.posterior import Posterior
+from relbo.runtime.choices import seed_number, whole_number
+from relbo.runtime.compiling import compiled
 from relbo.targets.stored import StoredTarget
 
 

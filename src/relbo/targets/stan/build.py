@@ -24,8 +24,8 @@ from typing import Any
 
 import jax
 
-from relbo._compiled import cache_folder
-from relbo._require import locate
+from relbo.runtime.compiling import cache_folder
+from relbo.runtime.require import locate
 
 _GLUE = pathlib.Path(__file__).with_name("glue.cpp")
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32, PyTree
 
-from relbo.choices import whole_number
+from relbo.runtime.choices import whole_number
 from relbo.targets.base import AbstractTarget
 from relbo.targets.stan.build import build, has_parameters
 from relbo.targets.stan.data import read_data, to_arrays, to_json

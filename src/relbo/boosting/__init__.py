@@ -1,0 +1,1 @@
+"""One iteration of boosting, and the rules that end it."""

@@ -1,0 +1,1 @@
+"""A fit from its first call to its posterior: iterations, progress, warnings, checkpoints."""

@@ -1,0 +1,182 @@
+"""`fit`: what was asked for is checked, and a run is made of it. Whatever happens to that, its result is kept."""
+
+import contextlib
+import dataclasses
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
+
+from relbo.boosting.booster import Booster
+from relbo.boosting.stopping import (
+    AbstractStop,
+    GapBelow,
+    MaxComponents,
+    MaxEvaluations,
+    MaxIterations,
+    MaxSeconds,
+    Near,
+    Stalled,
+)
+from relbo.budgets import budget
+from relbo.families.natural import has_geometry
+from relbo.loop.cautions import caution
+from relbo.loop.progress import progress
+from relbo.loop.running import Run
+from relbo.model.door import BudgetSpent, watched
+from relbo.posterior.posterior import Posterior
+from relbo.runtime.choices import did_you_mean, seed_number, whole_number
+from relbo.runtime.interrupts import Terminated, terminable
+from relbo.settings.names import make_booster
+from relbo.storage.checkpoint import locked
+from relbo.storage.files import check_alike
+from relbo.targets import as_target
+
+_FAR = 0.2
+"""Nats by which log p - log q spreads where a mixture is still far from its target: 0.02 nats of divergence."""
+_TILED = 2
+"""Dimensions in which normals tile any bend sooner than a flow learns it (a banana: to 0.007 nats, and to 0.014)."""
+
+
+def fit(
+    target: Any = None,
+    *,
+    seed: SupportsIndex = 0,
+    max_components: int | None = None,
+    max_evaluations: int | None = None,
+    max_seconds: float | None = None,
+    stop: AbstractStop | Sequence[AbstractStop] | None = None,
+    best_by: Callable[[Posterior], float] | None = None,
+    progress_bar: bool = True,
+    checkpoint: str | os.PathLike | None = None,
+    start: Posterior | None = None,
+    **settings: Any,
+) -> Posterior:
+    r"""Fit a mixture to a target, or to a PyMC model: find coordinates, boost, stop by the duality gap, polish.
+
+    Without a target inside `with model:`, the PyMC model is meant, as it is in PyMC's own functions.
+
+    There are at most `max_components`, 32 by default (1 is a single normal, plain variational inference), and at most
+    `max_evaluations` of the log density, for a model that is dear; after `max_seconds` the fit ends with what it has.
+    `stop` replaces the other rules, `Near()`, `GapBelow()` and `Stalled()` by default. `settings` are those of
+    `relbo.make_booster`: family, objective, oracle, step, estimator, refine, precondition, min_improvement,
+    num_measure, max_memory. With a step rule that is not monotone (the fixed step) the best iterate is returned, by
+    ELBO or by `best_by(posterior)`, larger being better. `start` continues a posterior with more components.
+
+    `checkpoint` is the path of a file that is written after every iteration. The same call, after the process was
+    killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file of a
+    finished fit gives its result at once, or goes on if more components are allowed. `relbo.load` reads it, too.
+
+    Ctrl-C returns the posterior so far, with a warning; so does a log density that raises, or is NaN too often, in the
+    middle of a fit. SIGTERM ends the process (with status 143), after a message that says whether a checkpoint holds
+    the fit; so does a log density that calls `sys.exit`. The same seed gives the same result on the same machine.
+
+    >>> import jax.numpy as jnp, relbo
+    >>> target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), jnp.zeros(2))
+    >>> relbo.fit(target, seed=0).num_components
+    1
+    """
+    _check_settings(settings)
+    _check_objects(start, best_by, checkpoint)
+    limit = 32 if max_components is None else whole_number("max_components", max_components, 1)
+    seed = seed_number(seed)
+    target = as_target(target)
+    booster = _checked_booster(target, start, settings)
+    rules = [*_checked_rules(stop, booster), MaxComponents(limit), MaxIterations(3 * limit + 10)]
+    if max_evaluations is not None:
+        rules.append(MaxEvaluations(max_evaluations))
+    if max_seconds is not None:
+        rules.append(MaxSeconds(max_seconds))
+    with contextlib.ExitStack() as stack:
+        file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
+        run = Run(booster, rules, seed, best_by, file)
+        run.may_learn = stop is None and limit > 1 and _may_learn(booster)
+        run.begin(start)
+        try:
+            with terminable(), progress(progress_bar) as report, watched(report.watching(run.watch), run.note):
+                run.go(report)
+        except BudgetSpent as spent:
+            run.end_spent(spent.stop)
+        except (Exception, KeyboardInterrupt, Terminated) as error:
+            run.end_early(error)
+        posterior = run.posterior()
+        with watched(run.watch):
+            caution(posterior)
+        return posterior
+
+
+def _may_learn(booster: Booster) -> bool:
+    """Whether a flow may be tried as the map: one is trained for normal components, and kept where it is better."""
+    is_open = booster.preconditioner.kind == "auto" and has_geometry(booster.family) and booster.step_rule.monotone
+    return is_open and booster.target.dim > _TILED
+
+
+_FIELDS = {
+    "objective": ("objective",),
+    "oracle": ("oracle", "first_ascent"),
+    "step": ("step_rule", "min_improvement"),
+    "estimator": ("estimator",),
+    "refine": ("refinement",),
+    "precondition": ("preconditioner",),
+    "min_improvement": ("min_improvement",),
+    "num_measure": ("num_measure",),
+    "max_memory": ("points_at_once", "num_measure"),
+}
+"""What of a booster each setting decides."""
+
+
+def _checked_booster(target, start: Posterior | None, settings: dict[str, Any]) -> Booster:
+    """Of the settings, or of those of `start` with the given ones in their place."""
+    if start is None:
+        return make_booster(target, **settings)
+    check_alike(start.target, target, "start")
+    old = dataclasses.replace(start.booster, target=target)
+    given = [field for name in settings for field in _FIELDS.get(name, ())]
+    missing = [field for field in old.missing if field not in given]
+    if missing:
+        raise ValueError(
+            f"start comes from a file, which could not hold {', '.join(missing)}, of your own making. Give those "
+            "settings of the fit again, and it goes on."
+        )
+    if not settings:
+        return old
+    booster = make_booster(target, **{"family": old.family, **settings})
+    if booster.family != old.family:
+        raise ValueError(
+            f"start is a mixture of {old.family}, and family={booster.family} was asked for. A mixture has components "
+            "of one family: leave family out, or begin anew."
+        )
+    kept = {field for fields in _FIELDS.values() for field in fields} - set(given)
+    return dataclasses.replace(booster, **{field: getattr(old, field) for field in kept})
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    signatures = (inspect.signature(fit).parameters, inspect.signature(make_booster).parameters)
+    known = [name for names in signatures for name in names if name not in ("target", "settings")]
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        hint = did_you_mean(unknown[0], known)
+        raise TypeError(f"fit has no setting {', '.join(unknown)}. {hint}It takes {', '.join(known)}.")
+
+
+def _check_objects(start: Any, best_by: Any, checkpoint: Any) -> None:
+    if start is not None and not isinstance(start, Posterior):
+        raise ValueError(
+            f"start must be a posterior, what fit returned, got {type(start).__name__}. relbo.load(path) reads one."
+        )
+    if best_by is not None and not callable(best_by):
+        raise ValueError(f"best_by must be a function of a posterior, larger being better, got {best_by!r}.")
+    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
+        raise ValueError(f"checkpoint must be the path of a file, got {checkpoint!r}.")
+
+
+def _checked_rules(stop, booster: Booster) -> list[AbstractStop]:
+    if stop is None:
+        several = booster.step_rule.at_once > 1  # components an iteration: fewer iterations in vain say as much
+        afford = budget(booster.target.dim)
+        return [Near(), GapBelow(), Stalled(2 if several else 5, afford.min_gain, _FAR, afford.min_share)]
+    rules = list(stop) if isinstance(stop, list | tuple) else [stop]
+    for rule in rules:
+        if not isinstance(rule, AbstractStop):
+            raise ValueError(f"stop takes rules such as relbo.GapBelow(0.01), got {rule!r}.")
+    return rules

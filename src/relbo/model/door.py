@@ -1,0 +1,315 @@
+r"""The one place where a model is evaluated: values and gradients at blocks of points, in whitened coordinates.
+
+Everything else (walks, proposals, refinement, weights, measuring) is written in terms of what comes back here, so that
+no other program holds model code: those programs compile once for all models of a dimension, and a new model compiles
+one program, its door, for one shape, `block` points. Many points are several calls, few are padded; calls are made
+without waiting for results. What concerns evaluation is decided here and nowhere else: how many points go through
+at once (a block stays in the cache where there are many data, and within the memory that the user allows), minibatches,
+functions on the host, and the count of evaluations by purpose.
+
+A flow (`families/autoregressive.py`), where coordinates were learned, is applied around the door's program by two small ones that know
+nothing of the model: points go forward, and gradients come back by a vector-Jacobian product.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from relbo.families.autoregressive import Flow
+from relbo.model.whitening import Whitened
+from relbo.records.estimate import Estimate
+from relbo.records.outcome import Stop
+from relbo.runtime.compiling import compile_options, compiled
+from relbo.targets.minibatch import Anchored
+
+_BLOCK = 128
+"""Points at once where data are few: more would hardly be faster, and few points are padded to so many."""
+_COORDINATES = 2**13
+"""And the coordinates times the points: in many dimensions few points are asked for, and padding them would be dear."""
+_BATCHES = 2**20  # keys from this number on draw minibatches
+_IN_CACHE = 2**18
+"""Numbers that the rows of data times the points of a block may have, so that temporaries stay in the cache."""
+_MOST_ASKED = 128
+"""Points that are evaluated again to tell what is infinite from what is broken otherwise."""
+
+_watch: ContextVar[Callable[[int, str], None] | None] = ContextVar("relbo_watch", default=None)
+
+
+_note: ContextVar[Callable[["Rough"], None] | None] = ContextVar("relbo_note", default=None)
+
+
+class BudgetSpent(Exception):
+    """A budget is spent, in the middle of an iteration; `stop` is how the fit ends."""
+
+    def __init__(self, stop: Stop):
+        super().__init__(stop.sentence)
+        self.stop = stop
+
+
+class Rough(NamedTuple):
+    """A normal law that a search has come to: the coordinates in which it is standard, and its ELBO."""
+
+    target: Callable[[], Whitened]
+    """Made only if it is wanted."""
+    elbo: Estimate
+
+
+@contextmanager
+def watched(watch: Callable[[int, str], None], note: Callable[[Rough], None] | None = None) -> Iterator[None]:
+    """Inside, `watch` is called with the number of evaluations about to be made and their purpose, and may raise.
+
+    `note` is called with what the search for a map has found so far, each time better than before.
+    """
+    tokens = _watch.set(watch), _note.set(note)
+    try:
+        yield
+    finally:
+        _watch.reset(tokens[0])
+        _note.reset(tokens[1])
+
+
+def note(rough: Rough) -> None:
+    """Tell whoever watches of a result that would do, if nothing better came."""
+    listener = _note.get()
+    if listener is not None:
+        listener(rough)
+
+
+class Seen(NamedTuple):
+    """log p at points, and its gradient (zero where the target has none). +inf is as broken as NaN, and becomes NaN."""
+
+    values: Float[Array | np.ndarray, " num"]
+    slopes: Float[Array | np.ndarray, "num dim"]
+
+
+class Door:
+    """`door(points, "purpose")` evaluates the target at points of shape (num, dim).
+
+    Only the first `num_used` points are looked at; of the others zeros come back. With `batch`, a key and a number, a
+    target that subsamples is evaluated on a minibatch drawn with them (every block on the same).
+    """
+
+    def __init__(self, target: Whitened, at_once: int | None = None, spent: Counter | None = None):
+        self.target, self.at_once = target, at_once
+        self.spent: Counter = Counter() if spent is None else spent
+        self.block = min(block_of(target), at_once or _BLOCK)
+        self._host = target.target.on_host()
+        self._dynamic, self._program = _program_of(target.affine, minibatch=False)
+
+    @property
+    def num_evaluations(self) -> int:
+        return sum(self.spent.values())
+
+    @property
+    def dim(self) -> int:
+        return self.target.dim
+
+    @property
+    def dtype(self):
+        return self.target.dtype
+
+    def through(self, target: Whitened) -> "Door":
+        """The door to the same target in other coordinates, with the same count."""
+        return Door(target, self.at_once, self.spent)
+
+    def __call__(
+        self, points: Any, purpose: str, num_used: int | None = None, batch: tuple[Key[Array, ""], int] | None = None
+    ) -> Seen:
+        num = points.shape[0]
+        used = num if num_used is None else min(num_used, num)
+        self._spend(purpose, used)
+        if self._host is not None:
+            return self._through_flow(lambda at: self._on_host(at, used), points)
+        dynamic, program, block = self._dynamic, self._program, self.block
+        if batch is not None and self.target.subsamples:
+            (dynamic, program), block = _program_of(self.target.affine, minibatch=True), _BLOCK
+            dynamic = (dynamic, jax.random.fold_in(batch[0], _BATCHES + batch[1]))
+        blocks = (points,) if num == block else _blocks(points, block)
+        seen = [self._through_flow(partial(program, dynamic), part) for part in blocks[: -(-used // block)]]
+        blank = Seen(np.zeros(block, self.dtype), np.zeros((block, self.dim), self.dtype))
+        seen += [blank] * (len(blocks) - len(seen))  # so that any number of used points meets one program
+        return seen[0] if num == block else _joined(tuple(seen), num)
+
+    def numbers(self, points: Any, purpose: str) -> tuple[np.ndarray, np.ndarray]:
+        """Values and gradients on the host, in double precision; blocks are cut on the host, too."""
+        points, block = np.asarray(points, self.dtype), self.block
+        if self._host is not None or not len(points):
+            seen = [self(points, purpose)]
+        else:
+            self._spend(purpose, len(points))
+            padded = np.concatenate([points, np.repeat(points[:1], -len(points) % block, axis=0)])
+            seen, evaluate = [], partial(self._program, self._dynamic)
+            for part in padded.reshape(-1, block, self.dim):
+                seen.append(self._through_flow(evaluate, part))
+                self._spend(purpose, 0)  # with many data these are seconds: budgets of time hold in between, too
+        values = np.concatenate([np.asarray(each.values, np.float64) for each in seen])[: len(points)]
+        slopes = np.concatenate([np.asarray(each.slopes, np.float64) for each in seen])[: len(points)]
+        return values, slopes
+
+    def infinite(self, points: Any) -> np.ndarray:
+        """At which of the first `_MOST_ASKED` of some points, whose values are no numbers, the log density is +inf."""
+        some = np.asarray(points, self.dtype)[:_MOST_ASKED]
+        if not len(some):
+            return np.zeros(0, bool)
+        self._spend("checks", len(some))
+        if self._host is not None:
+            own = np.asarray(_unwhiten(self.target.family, self.target.params, self._before_flow(some)), np.float64)
+            return np.asarray(self._host(own)[0]) == np.inf
+        padded = np.concatenate([some, np.repeat(some[:1], _MOST_ASKED - len(some), axis=0)])
+        return np.asarray(_log_densities(self.target, padded, self.block))[: len(some)] == np.inf
+
+    def _spend(self, purpose: str, num: int) -> None:
+        watch = _watch.get()
+        if watch is not None:
+            watch(num, purpose)
+        self.spent[purpose] += num
+
+    def _through_flow(self, evaluate: Callable[[Any], Seen], points: Any) -> Seen:
+        """`evaluate` takes points of the affine coordinates, and knows nothing of the flow."""
+        seen = evaluate(self._before_flow(points))
+        return seen if self.target.flow is None else _brought_back(self.target.flow, points, seen)
+
+    def _before_flow(self, points: Any) -> Any:
+        """Points in the affine coordinates."""
+        return points if self.target.flow is None else _moved(self.target.flow, points)
+
+    def _on_host(self, points, used: int) -> Seen:
+        """A function outside JAX is simply called."""
+        dtype, target = self.dtype, self.target
+        values, slopes = np.zeros(points.shape[0], dtype), np.zeros(points.shape, dtype)
+        own = np.asarray(_unwhiten(target.family, target.params, points), np.float64)[:used]
+        with np.errstate(over="ignore", invalid="ignore"):
+            found, gradients = self._host(own)
+            values[:used] = np.where(found == np.inf, np.nan, found + float(target.affine_log_det()))
+            slopes[:used] = gradients
+        return Seen(jnp.asarray(values), _pulled(target.family, target.params, slopes))
+
+
+def block_of(target: Any) -> int:
+    """Points at once, by the length of the data and of a point: a block that stays in the cache is much faster."""
+    longest = max((leaf.shape[0] for leaf in jax.tree.leaves(target) if getattr(leaf, "ndim", 0)), default=1)
+    fitting = min(_IN_CACHE / longest, _COORDINATES / target.dim)
+    return int(2 ** np.clip(np.floor(np.log2(fitting)), 3, np.log2(_BLOCK)))
+
+
+def anchored(door: Door, point: Any) -> Door:
+    """The door to a subsampling target with its anchor at `point` (in the target's own coordinates)."""
+    flow, whitened = door.target.flow, door.target.affine
+    plain = whitened.target.target if isinstance(whitened.target, Anchored) else whitened.target
+    if not (plain.subsamples and plain.differentiable):
+        return door
+    there = Whitened(
+        plain, whitened.family, eqx.tree_at(lambda p: p.loc, whitened.params, jnp.asarray(point, door.dtype))
+    )
+    value, slope = door.through(there).numbers(np.zeros((1, door.dim)), "anchor")
+    anchor = Anchored(
+        plain,
+        jnp.asarray(point, door.dtype),
+        jnp.asarray(value[0] - float(whitened.affine_log_det()), door.dtype),
+        _solved(whitened.family, whitened.params, jnp.asarray(slope[0], door.dtype)),
+    )
+    return door.through(Whitened(anchor, whitened.family, whitened.params, flow))
+
+
+# Programs are shared by all targets of one structure: data are arguments, everything else is part of the key.
+
+_programs: dict[Any, Any] = {}
+
+
+def _program_of(target: Whitened, minibatch: bool):
+    dynamic, static = eqx.partition(target, eqx.is_array)
+    leaves, structure = jax.tree.flatten(static)
+    arrays, shape = jax.tree.flatten(
+        dynamic
+    )  # a call with a list of arrays is quicker than with objects that hold them
+    identity = (minibatch, structure, tuple(leaves), shape)
+    if identity not in _programs:
+
+        def evaluate(arrays, points):
+            arrays, key = arrays if minibatch else (arrays, None)
+            whole = eqx.combine(jax.tree.unflatten(shape, arrays), static)
+            return _evaluate(whole.subsample(key) if minibatch else whole, points)
+
+        _programs[identity] = jax.jit(evaluate, **compile_options())
+    return arrays, _programs[identity]
+
+
+def _evaluate(target: Whitened, points) -> Seen:
+    if target.differentiable:
+        values, slopes = jax.vmap(jax.value_and_grad(target.log_density))(points)
+    else:
+        values, slopes = jax.vmap(target.log_density)(points), jnp.zeros_like(points)
+    return Seen(jnp.where(values == jnp.inf, jnp.nan, values), slopes)
+
+
+@eqx.filter_jit
+def _log_densities(target: Whitened, points, block: int):
+    return jax.lax.map(target.log_density, points, batch_size=min(block, points.shape[0]))
+
+
+@partial(jax.jit, static_argnums=1)
+def _blocks(points, block: int):
+    num = -(-points.shape[0] // block)
+    padded = jnp.concatenate([points, jnp.broadcast_to(points[:1], (num * block - points.shape[0], points.shape[1]))])
+    return tuple(padded[index * block : (index + 1) * block] for index in range(num))
+
+
+@partial(jax.jit, static_argnums=1)
+def _joined(seen: tuple[Seen, ...], num: int) -> Seen:
+    return Seen(*(jnp.concatenate(parts)[:num] for parts in zip(*seen, strict=True)))
+
+
+@partial(compiled, runs_often=True)
+def _moved(flow, points):
+    return flow.transport(points)[0]
+
+
+def back_through(flow: Flow, points: Any, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where points come from through a flow, and its log determinants there, on the host: `block` at a time."""
+    points = np.asarray(points)
+    padded = np.concatenate([points, np.repeat(points[:1], -len(points) % block, axis=0)])
+    parts = [_inverted(flow, part) for part in padded.reshape(-1, block, points.shape[1])]
+    u, log_dets = (
+        np.concatenate([np.asarray(part) for part in each])[: len(points)] for each in zip(*parts, strict=True)
+    )
+    return u, log_dets
+
+
+@partial(compiled, runs_once=True)
+def _inverted(flow, points):
+    return flow.inverse(points)
+
+
+@partial(compiled, runs_often=True)
+def _brought_back(flow, points, seen: Seen) -> Seen:
+    """What was seen at T(u), as log density and gradient by u."""
+    looks = flow.looks(points)
+    return Seen(seen.values + jnp.sum(looks.steep, axis=(0, 2)), flow.pull(looks, seen.slopes, rise=1.0)[1])
+
+
+@compiled
+def _unwhiten(family, params, points):
+    return jax.vmap(lambda u: family.transport(params, u))(points)
+
+
+@compiled
+def _pulled(family, params, slopes):
+    """Gradients by u from gradients by z."""
+    _, pull = jax.vjp(lambda u: family.transport(params, u), jnp.zeros(slopes.shape[1], slopes.dtype))
+    return jax.vmap(lambda slope: pull(slope)[0])(slopes)
+
+
+@compiled
+def _solved(family, params, slope):
+    """The gradient by z from that by u: the transposed inverse."""
+    _, pull = jax.vjp(lambda z: family.scale.solve(params.scale, z), jnp.zeros_like(slope))
+    return pull(slope)[0]

@@ -1,0 +1,114 @@
+r"""The target in coordinates $u$ with $z = m + A\, T(u)$: everything between the search for the map and the posterior.
+
+$T$ is a flow where one was learned (`families/autoregressive.py`), and nothing otherwise.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from relbo.budgets import budget
+from relbo.families import DENSE_LIMIT, Box, Cholesky, Diagonal, LocationScale, LocationScaleParams, LowRank, Normal
+from relbo.families.autoregressive import Flow
+from relbo.runtime.compiling import compiled
+from relbo.targets import AbstractTarget, AbstractWrapper
+from relbo.targets.minibatch import Anchored
+
+WIDE = Box(loc=1e12, log_scale=27.0)
+"""Maps are not bounded, as components are; a runner of the race for one that ends here has run away."""
+
+
+class Whitened(AbstractWrapper):
+    r"""The target in whitened coordinates: $\log p(m + A\, T(u)) + \log|\det A| + \log|\det \partial T / \partial u|$.
+
+    So ELBOs need no correction.
+    """
+
+    target: AbstractTarget
+    family: LocationScale
+    params: LocationScaleParams
+    flow: Flow | None
+
+    def __init__(
+        self, target: AbstractTarget, family: LocationScale, params: LocationScaleParams, flow: Flow | None = None
+    ):
+        self.target, self.family, self.params, self.flow = target, family, params, flow
+
+    @property
+    def initial(self):
+        return jax.vmap(self.whiten)(self.target.initial)
+
+    @property
+    def subsamples(self):
+        return self.target.subsamples
+
+    def subsample(self, key):
+        return Whitened(self.target.subsample(key), self.family, self.params, self.flow)
+
+    def with_target(self, target: AbstractTarget) -> "Whitened":
+        """The same coordinates, and the same anchor, for another target of the same shape (new data)."""
+        if isinstance(self.target, Anchored):
+            target = self.target.moved(target)
+        return Whitened(target, self.family, self.params, self.flow)
+
+    @property
+    def affine(self) -> "Whitened":
+        """The coordinates before the flow."""
+        return self if self.flow is None else Whitened(self.target, self.family, self.params)
+
+    def with_flow(self, flow: Flow) -> "Whitened":
+        return Whitened(self.target, self.family, self.params, flow)
+
+    def log_density(self, u):
+        return self.target.log_density(self.unwhiten(u)) + self.log_det(u)
+
+    def constrain(self, u):
+        return self.target.constrain(self.unwhiten(u))
+
+    def unconstrain(self, params):
+        return self.whiten(self.target.unconstrain(params))
+
+    def log_likelihood(self, u):
+        return self.target.log_likelihood(self.unwhiten(u))
+
+    def whiten(self, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        x = self.family.scale.solve(self.params.scale, z - self.params.loc)
+        return x if self.flow is None else self.flow.inverse(x)[0]
+
+    def unwhiten(self, u: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        x = u if self.flow is None else self.flow.transport(u)[0]
+        return self.family.transport(self.params, x)
+
+    def log_det(self, u: Float[Array, " dim"]) -> Float[Array, ""]:
+        """Of `unwhiten`, at a point; without a flow it is the same everywhere."""
+        affine = self.affine_log_det()
+        return affine if self.flow is None else affine + self.flow.transport(u)[1]
+
+    def affine_log_det(self) -> Float[Array, ""]:
+        return self.family.scale.log_det(self.params.scale)
+
+
+def scale_of(kind: str, dim: int):
+    """The linear maps that a kind of whitening chooses from."""
+    if kind in ("auto", "affine", "flow"):
+        kind = "dense" if dim <= DENSE_LIMIT else "low_rank"
+    scales = {"dense": Cholesky(), "low_rank": LowRank(budget(dim).rank), "diagonal": Diagonal(), "none": Diagonal()}
+    return scales[kind]
+
+
+def identity_map(target: AbstractTarget, kind: str) -> Whitened:
+    """Coordinates shifted to the starting point, not scaled."""
+    family = LocationScale(Normal(), scale_of(kind, target.dim), WIDE)
+    params = _unit_member(family, np.asarray(target.initial)[0])
+    if isinstance(family.scale, LowRank):  # whose standard members are slightly tilted
+        params = jax.tree.map(jnp.zeros_like, params)
+        params = LocationScaleParams(jnp.asarray(np.asarray(target.initial)[0]), params.scale, ())
+    return Whitened(target, family, params)
+
+
+@partial(compiled, runs_once=True)
+def _unit_member(family, loc):
+    return family.init(loc, jnp.ones_like(loc))

@@ -1,0 +1,1 @@
+"""What is about Python and XLA, and not about inference."""

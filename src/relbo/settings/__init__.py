@@ -1,0 +1,1 @@
+"""Names and defaults: what a user says, made into objects."""

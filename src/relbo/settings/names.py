@@ -1,0 +1,205 @@
+"""From what a user writes to a `Booster`: defaults, names, and the paper's presets."""
+
+import dataclasses
+import math
+from typing import Any
+
+import equinox as eqx
+
+from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
+from relbo.boosting.booster import Booster
+from relbo.budgets import Budget, budget
+from relbo.coordinates.race import Preconditioner
+from relbo.families import DENSE_LIMIT, AbstractFamily, FlowFamily, resolve_family
+from relbo.families.natural import has_geometry
+from relbo.model.memory import affordable_draws, as_bytes, check_size, points_at_once
+from relbo.objectives import ESTIMATORS, RELBO, AbstractEstimator, AbstractObjective, FiniteStep
+from relbo.oracles import AbstractOracle, AscentOracle, GradientOracle, JointOracle, LaplaceOracle, Starts
+from relbo.runtime.choices import choose_name, choose_object
+from relbo.steps import STEPS, AbstractStep
+from relbo.targets import as_target
+
+OBJECTIVES: dict[str, AbstractObjective] = {"finite_step": FiniteStep(), "relbo": RELBO()}
+_FULL_DATA_DRAWS = 2048  # with minibatches what is measured still uses all data, so on fewer draws
+_FLOW_STEPS, _FLOW_RATE = 800, 0.01
+_SCORE_DRAWS = 256  # per component and step: values carry far less than gradients
+
+
+def make_booster(
+    target: Any,
+    *,
+    family: str | AbstractFamily = "normal",
+    objective: str | AbstractObjective = "finite_step",
+    oracle: str | AbstractOracle | None = None,
+    step: str | AbstractStep = "fully_corrective",
+    estimator: str | AbstractEstimator | None = None,
+    refine: str | AbstractAscent | bool = True,
+    precondition: str | Preconditioner = "auto",
+    min_improvement: float | None = None,
+    num_measure: int | None = None,
+    max_memory: int | str | None = None,
+) -> Booster:
+    """A booster to drive by hand; `relbo.fit` takes the same settings. Every setting is a name or an object.
+
+    Left to themselves, normal families get the natural-gradient oracle and refinement, all others Adam; a target
+    without gradient gets the score-function estimator. A component is kept if it improves the ELBO by `min_improvement`
+    nats (1e-4; with the fixed step, which is not monotone, all are kept). `num_measure` draws, over all slots of the
+    mixture, measure ELBO and gap in an iteration at the most (8,192; with minibatches 2,048): fewer cost less where the
+    target is dear, and errors grow. `precondition` says in which coordinates: behind an affine map that a race finds
+    ("affine"), and behind a flow too, always ("flow") or where it pays ("auto"; see `Preconditioner`).
+    `max_memory`, in bytes or as in "2GB", bounds what evaluations and draws take at once, beyond the data; by default
+    about 1 GB is for the evaluations.
+    """
+    target = as_target(target)
+    memory = None if max_memory is None else as_bytes(max_memory)
+    chosen_family = resolve_family(family, target.dim)
+    afford = budget(target.dim)
+    natural = "natural" if has_geometry(chosen_family) else "gradient"
+    if isinstance(chosen_family, FlowFamily):
+        natural = "flow"
+    chosen_estimator = _estimator(target, estimator)
+    chosen_oracle = choose_object("oracle", oracle or natural, _oracles(afford), AbstractOracle)
+    if refine is True or refine is False or refine is None:
+        refinement = _refinements(afford)[natural] if refine else None
+    else:
+        refinement = choose_object("refine", refine, _refinements(afford), AbstractAscent)
+    if isinstance(chosen_oracle, LaplaceOracle) and not target.differentiable:
+        raise ValueError('oracle="laplace" needs gradients, and this target has none. Use oracle="natural".')
+    first = _first_ascent(chosen_oracle, natural, afford)
+    if not chosen_estimator.needs_gradient:
+        chosen_oracle, refinement, first = _with_more_draws((chosen_oracle, refinement, first))
+    chosen_oracle.check(chosen_family)
+    for ascent in (first, refinement):
+        if ascent is not None:
+            ascent.check(chosen_family)
+    if not isinstance(precondition, Preconditioner):
+        precondition = Preconditioner(precondition, num_draws=afford.ascent_draws)
+    _check_flow(precondition.kind, target)
+    check_size(chosen_family, target.dim, target.dtype, afford.capacity, precondition.kind == "dense", memory)
+    if num_measure is None:
+        num_measure = _FULL_DATA_DRAWS if target.subsamples else afford.measure_draws
+    elif isinstance(num_measure, bool) or not isinstance(num_measure, int) or num_measure < 64:
+        raise ValueError(f"num_measure must be an integer of at least 64, got {num_measure!r}.")
+    chosen_step = choose_object("step", step, _steps(afford), AbstractStep)
+    chosen_step.check(chosen_family)
+    if min_improvement is None:
+        min_improvement = 1e-4 if chosen_step.monotone else -math.inf
+    return Booster(
+        target=target,
+        family=chosen_family,
+        objective=choose_object("objective", objective, OBJECTIVES, AbstractObjective),
+        oracle=chosen_oracle,
+        step_rule=chosen_step,
+        estimator=chosen_estimator,
+        first_ascent=first,
+        refinement=refinement,
+        preconditioner=precondition,
+        min_improvement=min_improvement,
+        num_measure=affordable_draws(num_measure, target.dim, target.dtype, memory),
+        points_at_once=points_at_once(target, memory),
+    )
+
+
+def _check_flow(kind: str, target) -> None:
+    if kind == "flow" and not (target.differentiable and 2 <= target.dim <= DENSE_LIMIT):
+        what = f"{target.dim} dimension{'s' if target.dim > 1 else ''}" if target.differentiable else "no gradient"
+        raise ValueError(
+            f'precondition="flow" needs gradients and 2 to {DENSE_LIMIT} dimensions, and this target has {what}. Use '
+            'precondition="affine".'
+        )
+
+
+def paper(variant: str = "fully_corrective", *, family: str | AbstractFamily = "mean_field_normal") -> dict[str, Any]:
+    """The paper's settings, to pass to `fit`: `relbo.fit(target, **relbo.paper("line_search"))`.
+
+    RELBO with lambda = 1/sqrt(t+1) over a bounded family, plain reparameterised gradients with Adam from one random
+    start, no refinement, no whitening, every component kept, no stopping rule but the number of components. Variant 0
+    is "fixed", 1 is "line_search", 2 is "fully_corrective".
+    """
+    choose_name("variant", variant, ("fixed", "line_search", "fully_corrective"))
+    starts = Starts(num_residual=0, num_modes=0, num_initial=0, num_random=1)
+    return {
+        "family": family,
+        "objective": RELBO("1/sqrt(t+1)"),
+        "oracle": GradientOracle(num_steps=1000, num_draws=16, num_restarts=1, starts=starts),
+        "step": variant,
+        "estimator": "reparameterized",
+        "refine": False,
+        "precondition": "none",
+        "min_improvement": -math.inf,
+        "stop": (),
+        "max_components": 20,
+    }
+
+
+def _estimator(target, estimator) -> AbstractEstimator:
+    if estimator is None:
+        return ESTIMATORS["sticking_the_landing" if target.differentiable else "score"]
+    chosen = choose_object("estimator", estimator, ESTIMATORS, AbstractEstimator)
+    if chosen.needs_gradient and not target.differentiable:
+        raise ValueError('This target has no gradient. Use estimator="score", or leave the estimator to relbo.')
+    return chosen
+
+
+def _oracles(afford: Budget) -> dict[str, AbstractOracle]:
+    starts = Starts(afford.num_residual, afford.num_walks, afford.num_initial, num_draws=afford.start_draws)
+    return {
+        "natural": AscentOracle(ascent=_natural(afford), num_restarts=afford.num_restarts, starts=starts),
+        "gradient": GradientOracle(
+            num_draws=min(16, afford.ascent_draws), num_restarts=min(4, afford.num_restarts), starts=starts
+        ),
+        "flow": AscentOracle(
+            ascent=_slow_gradient(afford, _FLOW_STEPS), num_restarts=min(2, afford.num_restarts), starts=starts
+        ),
+        "laplace": LaplaceOracle(num_restarts=min(8, 2 * afford.num_restarts), starts=starts),
+        "joint": JointOracle(),
+    }
+
+
+def _refinements(afford: Budget) -> dict[str, AbstractAscent]:
+    gradient = GradientAscent(num_steps=200, num_draws=min(16, afford.ascent_draws), learning_rate=0.02)
+    natural = NaturalAscent(num_draws=afford.refine_draws, step_size=afford.refine_step_size)
+    return {"natural": natural, "gradient": gradient, "flow": _slow_gradient(afford, _FLOW_STEPS // 4)}
+
+
+def _slow_gradient(afford: Budget, num_steps: int) -> GradientAscent:
+    """Adam for flows, whose numbers are weights: steps that suit locations and scales would tear them."""
+    return GradientAscent(num_steps, num_draws=min(16, afford.ascent_draws), learning_rate=_FLOW_RATE)
+
+
+def _natural(afford: Budget) -> NaturalAscent:
+    return NaturalAscent(num_draws=afford.ascent_draws, step_size=afford.step_size)
+
+
+def _steps(afford: Budget) -> dict[str, AbstractStep]:
+    def thrifty(step):
+        return dataclasses.replace(step, num_draws=min(step.num_draws, afford.weight_draws))
+
+    return {name: thrifty(step) for name, step in STEPS.items()}
+
+
+def _first_ascent(oracle: AbstractOracle, kind: str, afford: Budget) -> AbstractAscent:
+    """The first component is fitted as the oracle fits those that follow, if it climbs."""
+    if isinstance(oracle, AscentOracle):
+        return oracle.ascent
+    if isinstance(oracle, JointOracle):
+        return GradientAscent(oracle.num_steps, oracle.num_draws, oracle.learning_rate)
+    return _natural(afford) if kind == "natural" else GradientAscent(num_draws=min(16, afford.ascent_draws))
+
+
+def _with_more_draws(parts):
+    """The same parts with enough draws for the score-function estimator."""
+
+    def widen(part):
+        if isinstance(part, AscentOracle):
+            return eqx.tree_at(lambda p: p.ascent, part, widen(part.ascent))
+        if isinstance(part, JointOracle):
+            return dataclasses.replace(part, num_draws=max(part.num_draws, _SCORE_DRAWS))
+        if isinstance(part, NaturalAscent):
+            return NaturalAscent(part.num_steps, max(part.num_draws, _SCORE_DRAWS), part.step_size, part.decay)
+        if isinstance(part, GradientAscent):
+            draws = max(part.num_draws, _SCORE_DRAWS)
+            return GradientAscent(part.num_steps, draws, part.learning_rate, part.optimizer)
+        return part
+
+    return tuple(widen(part) for part in parts)
