@@ -16,14 +16,14 @@ from relbo._compiled import compiled
 from relbo._require import require
 from relbo.choices import seed_number, whole_number
 from relbo.estimate import Estimate
-from relbo.mixture import Mixture, draw_from, map_chunks
+from relbo.mixture import Mixture, draw_from, locations_of, map_chunks
 from relbo.outcome import Stop
 from relbo.tables import html_block, html_line, html_table
 from relbo.targets import AbstractTarget
 from relbo.targets.stored import StoredTarget
 from relbo.targets.table import as_html
 from relbo.trace import Record
-from relbo.whitening import Whitened
+from relbo.whitening import Whitened, unwhitened
 
 _MASS_DRAWS = 16_384
 _MASS_KEY = 0x5A5
@@ -74,8 +74,7 @@ class Posterior(eqx.Module):
     def locations(self) -> np.ndarray:
         """The components' locations in unconstrained coordinates, in the order of `weights`."""
         order = _sorted_weights(self.mixture)[1]
-        locations = jax.vmap(lambda p: self.whitened.unwhiten(self.mixture.family.location(p)))(self.mixture.params)
-        return np.asarray(locations)[order]
+        return unwhitened(self.whitened, locations_of(self.mixture.family, self.mixture.params))[order]
 
     @property
     def num_evaluations(self) -> int:
