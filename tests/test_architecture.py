@@ -78,7 +78,7 @@ def test_public_names_have_one_home():
 def test_files_and_functions_stay_small():
     for path in (*ROOT.rglob("*.py"), *EXPERIMENTS.glob("*.py")):
         text = path.read_text()
-        assert text.count("\n") <= 350, path
+        assert text.count("\n") <= (350 if ROOT in path.parents else 400), path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) else node.body

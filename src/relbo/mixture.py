@@ -4,7 +4,7 @@ Shapes never grow with the number of components, so nothing recompiles until the
 first slots, so that work on slots ends with the last component.
 """
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple, Self
 
 import equinox as eqx
@@ -50,7 +50,7 @@ class Mixture(eqx.Module):
 
     @property
     def dim(self) -> int:
-        return jax.eval_shape(jax.vmap(self.family.location), self.params).shape[1]
+        return locations_like(self.family, self.params).shape[1]
 
     @property
     def dtype(self):
@@ -274,8 +274,20 @@ def locations_of(family: AbstractFamily, params: PyTree) -> Float[Array, "stack 
     return jax.vmap(family.location)(params)
 
 
+def locations_like(family: AbstractFamily, params: PyTree) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of `locations_of`, which cost a trace once and are asked for thousands of times."""
+    leaves, structure = jax.tree.flatten((family, params))
+    return _traced_locations(structure, *[(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves])
+
+
+@lru_cache(maxsize=256)
+def _traced_locations(structure, *shapes):
+    family, params = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*shape) for shape in shapes])
+    return jax.eval_shape(lambda family, params: jax.vmap(family.location)(params), family, params)
+
+
 def _draw_group(key, group: int, number: int, family: AbstractFamily, params: PyTree, num_draws: int):
-    loc = jax.eval_shape(jax.vmap(family.location), params)
+    loc = locations_like(family, params)
     noise = family.noise_on_host(host_random(key, group, number), (_GROUP, num_draws, loc.shape[1]), loc.dtype)
     if noise is not None:
         return _transport(family, params, noise)

@@ -6,7 +6,8 @@ r"""Boosting: the mixture grows by a few components an iteration.
     state, record = booster.learn(key, state)        # learn coordinates, and begin anew in them
 
 An iteration is a pure function of its key and state. Every part of it evaluates the model through the door
-(`model/door.py`), and what it computes besides are a few small programs, the same for all models, and arithmetic on the host.
+(`model/door.py`), and what it computes besides are a few small programs, the same for all models, and arithmetic on
+the host.
 """
 
 import dataclasses

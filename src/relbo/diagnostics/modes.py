@@ -10,12 +10,11 @@ component in the valley between two hills joins one of them, and does not join t
 import math
 from dataclasses import dataclass, field
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from relbo.mixture import map_chunks
+from relbo.mixture import locations_of, map_chunks
+from relbo.model.whitening import unwhitened
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.compiling import compiled
 
@@ -57,7 +56,7 @@ def modes_of(posterior: Posterior) -> Modes:
     log_weights = np.asarray(posterior.mixture.log_weights, np.float64)
     slots = np.flatnonzero(log_weights > -np.inf)
     weights = np.exp(log_weights[slots])
-    locations = np.asarray(jax.vmap(posterior.mixture.family.location)(posterior.mixture.params))[slots]
+    locations = np.asarray(locations_of(posterior.mixture.family, posterior.mixture.params))[slots]
     pairs = _near_pairs(locations)
     heights, passes = _heights(posterior, locations, pairs)
     hills = hills_of(heights, pairs, passes)
@@ -66,8 +65,7 @@ def modes_of(posterior: Posterior) -> Modes:
     labels = np.full(len(log_weights), -1)
     labels[slots] = np.argsort(order)[hills]
     tops = [np.flatnonzero(hills == hill)[np.argmax(heights[hills == hill])] for hill in order]
-    own = np.asarray(jax.vmap(posterior.whitened.unwhiten)(jnp.asarray(locations)))
-    return Modes(mass[order], own[tops], labels, posterior)
+    return Modes(mass[order], unwhitened(posterior.whitened, locations)[tops], labels, posterior)
 
 
 def confirmed(modes: Modes) -> np.ndarray:

@@ -7,8 +7,8 @@ without waiting for results. What concerns evaluation is decided here and nowher
 at once (a block stays in the cache where there are many data, and within the memory that the user allows), minibatches,
 functions on the host, and the count of evaluations by purpose.
 
-A flow (`families/autoregressive.py`), where coordinates were learned, is applied around the door's program by two small ones that know
-nothing of the model: points go forward, and gradients come back by a vector-Jacobian product.
+A flow (`families/autoregressive.py`), where coordinates were learned, is applied around the door's program by two small
+ones that know nothing of the model: points go forward, and gradients come back by a vector-Jacobian product.
 """
 
 from collections import Counter

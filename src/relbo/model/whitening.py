@@ -91,6 +91,17 @@ class Whitened(AbstractWrapper):
         return self.family.scale.log_det(self.params.scale)
 
 
+def unwhitened(whitened: Whitened, points) -> np.ndarray:
+    """Points (num, dim) in the target's own coordinates: a few, by one small program."""
+    return np.asarray(_unwhitened(whitened.family, whitened.params, whitened.flow, np.asarray(points)))
+
+
+@partial(compiled, runs_once=True)
+def _unwhitened(family, params, flow, points):
+    points = points if flow is None else jax.vmap(lambda u: flow.transport(u)[0])(points)
+    return jax.vmap(lambda x: family.transport(params, x))(points)
+
+
 def scale_of(kind: str, dim: int):
     """The linear maps that a kind of whitening chooses from."""
     if kind in ("auto", "affine", "flow"):

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from relbo.mixture import Mixture, draw_from, map_chunks
-from relbo.model.whitening import Whitened
+from relbo.mixture import Mixture, draw_from, locations_of, map_chunks
+from relbo.model.whitening import Whitened, unwhitened
 from relbo.records.estimate import Estimate
 from relbo.records.outcome import Stop
 from relbo.records.trace import Record
@@ -74,8 +74,7 @@ class Posterior(eqx.Module):
     def locations(self) -> np.ndarray:
         """The components' locations in unconstrained coordinates, in the order of `weights`."""
         order = _sorted_weights(self.mixture)[1]
-        locations = jax.vmap(lambda p: self.whitened.unwhiten(self.mixture.family.location(p)))(self.mixture.params)
-        return np.asarray(locations)[order]
+        return unwhitened(self.whitened, locations_of(self.mixture.family, self.mixture.params))[order]
 
     @property
     def num_evaluations(self) -> int:
