@@ -9,17 +9,9 @@ import pytest
 
 import relbo
 from relbo.boosting.booster import Booster
-from relbo.coordinates import learning
 from test_flow import DIM, bent, bent_log_density, bent_on_host
 
 SETTINGS = {"seed": 0, "progress_bar": False}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learning, "_MANY_STEPS", 150)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ import numpyro.distributions as dist
 import pytest
 
 import relbo
-from relbo.coordinates import learning
 from relbo.storage.files import check_alike
 from relbo.targets import AbstractTarget, StanTarget, from_callable, from_stan
 from stan_programs import CONSTRAINED, COUNTS, EIGHT_SCHOOLS, SCHOOLS
@@ -283,10 +282,8 @@ def test_a_fit(eight):
     assert 2 < draws["mu"].mean() < 7  # 4.4 by long runs of HMC, and a standard deviation of 3.3
 
 
-def test_a_fit_in_learned_coordinates(eight, monkeypatch, tmp_path):
+def test_a_fit_in_learned_coordinates(eight, tmp_path):
     """Values and gradients come from outside: only vector-Jacobian products go through the flow."""
-    monkeypatch.setattr(learning, "_FEW_STEPS", 150)
-    monkeypatch.setattr(learning, "_MANY_STEPS", 150)
     plain, learned = (
         relbo.fit(eight, precondition=kind, max_components=2, progress_bar=False) for kind in ("affine", "flow")
     )
