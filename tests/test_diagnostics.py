@@ -297,6 +297,16 @@ def test_stalled_is_a_paired_test():
     assert rule.reason([record(0.0, 1.0)] * 2) is None
 
 
+def test_near_asks_for_less_where_many_components_share_the_draws():
+    rule = relbo.Near(0.005)
+    spread = math.sqrt(2 * 0.003)
+    assert rule.reason([record(0.001, 0.0, spread=spread)]) is not None
+    assert rule.reason([record(0.1, 0.0, spread=spread)]) is None  # what gained so much is not at its end
+    assert rule.reason([record(0.001, 0.0, spread=spread, num_components=20)]) is None
+    assert rule.reason([record(0.001, 0.0, spread=0.04, num_components=20)]) is not None
+    assert rule.reason([record(0.001, 0.0, spread=spread, several_modes=True)]) is None
+
+
 def test_budgets():
     records = [record(0.1, 1.0)] * 3
     assert relbo.MaxSeconds(4.0).reason(records) is None and relbo.MaxSeconds(3.0).reason(records) is not None
