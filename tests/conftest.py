@@ -1,4 +1,6 @@
-"""Before relbo is imported: shapes are checked at run time in every test, and XLA compiles fast rather than well."""
+"""Before relbo is imported: shapes are checked at run time in every test, and XLA compiles fast rather than well.
+
+After it is: flows are trained with fewer steps than users get."""
 
 import os
 import pathlib
@@ -21,11 +23,26 @@ install_import_hook("relbo", "runtime_types.checked")
 
 import relbo._compiled  # noqa: E402
 import relbo.door  # noqa: E402
+import relbo.learning  # noqa: E402
 
 for module in (relbo._compiled, relbo.door):  # what the flags above say, in place of what is good for users
     module.compile_options = lambda *_, **__: {}
 
+USERS_STEPS = {name: getattr(relbo.learning, name) for name in ("_FEW_STEPS", "_MANY_STEPS")}
+"""Of a round of training a flow: most of the time of a default fit of a bent target, in programs compiled as above."""
+TEST_STEPS = {"_FEW_STEPS": 100, "_MANY_STEPS": 150}
+"""Long enough to bend: what a fit does next does not depend on how near it came."""
+for name, num_steps in TEST_STEPS.items():
+    setattr(relbo.learning, name, num_steps)
+
 MOST_MAPS = 20_000
+
+
+@pytest.fixture
+def well_trained(monkeypatch):
+    """Flows with as many steps as users get, for a test of how near a fit comes."""
+    for name, num_steps in USERS_STEPS.items():
+        monkeypatch.setattr(relbo.learning, name, num_steps)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,18 +8,10 @@ import numpyro.distributions as dist
 import pytest
 
 import relbo
-from relbo import learning
 from relbo.boosting import Booster
 from test_flow import DIM, bent, bent_log_density, bent_on_host
 
 SETTINGS = {"seed": 0, "progress_bar": False}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learning, "_MANY_STEPS", 150)
-        yield
 
 
 @pytest.fixture(scope="module")
