@@ -14,6 +14,7 @@ from experiments.report import Options, Report, Table
 from experiments.runs import Runs, timed_fit
 
 _DIM, _QUICK_DIM = 10, 3
+_QUICK_COMPONENTS = 3
 _WIDTH = 3.0  # of v
 _NUM_SHOWN, _NUM_MEASURED = 2000, 20_000
 _KINDS = {"affine": "an affine map", "flow": "a flow behind it"}
@@ -26,10 +27,14 @@ REMARKS = [
 
 def run(options: Options, runs: Runs) -> Report:
     dim = _QUICK_DIM if options.quick else _DIM
+    others = {"max_components": _QUICK_COMPONENTS} if options.quick else {}
     target = relbo.from_log_density(funnel, jnp.zeros(dim))
     exact = exact_draws(dim, _NUM_SHOWN)
     pieces = [
-        runs.once({"kind": kind, "seed": seed, "dim": dim}, functools.partial(_piece, target, kind, seed, exact))
+        runs.once(
+            {"kind": kind, "seed": seed, "dim": dim, **others},
+            functools.partial(_piece, target, kind, seed, exact, others),
+        )
         for kind in _KINDS
         for seed in options.seed_range(3, 1)
     ]
@@ -43,7 +48,7 @@ def run(options: Options, runs: Runs) -> Report:
     )
     first = {p["kind"]: np.asarray(p["draws"]) for p in reversed(pieces)}
     results = [{name: value for name, value in piece.items() if name != "draws"} for piece in pieces]
-    settings = {"dim": dim, "precondition": list(_KINDS), "others": "defaults"}
+    settings = {"dim": dim, "precondition": list(_KINDS), "others": others or "defaults"}
     return Report("Learned coordinates", settings, [table], results, draw(exact, first), REMARKS)
 
 
@@ -58,8 +63,8 @@ def exact_draws(dim: int, num: int) -> np.ndarray:
     return np.concatenate([v, np.exp(v / 2) * rng.standard_normal((num, dim - 1))], axis=1)
 
 
-def _piece(target, kind: str, seed: int, exact: np.ndarray) -> dict[str, Any]:
-    posterior, seconds = timed_fit(target, seed=seed, precondition=kind)
+def _piece(target, kind: str, seed: int, exact: np.ndarray, others: dict[str, Any]) -> dict[str, Any]:
+    posterior, seconds = timed_fit(target, seed=seed, precondition=kind, **others)
     draws = posterior.sample_unconstrained(_NUM_MEASURED, seed=seed + 1000)
     ratios = np.asarray(posterior.log_prob(draws), np.float64) - posterior.log_target(draws)
     whitened = jax.jit(jax.vmap(posterior.whitened.whiten))(jnp.asarray(exact, posterior.whitened.dtype))
