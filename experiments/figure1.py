@@ -27,7 +27,7 @@ _SHOWN = (0, 1, 2, 3, 5, 10, 15, 20)
 
 
 def run(options: Options, runs: Runs) -> Report:
-    num_iterations = 4 if options.quick else 20
+    num_iterations = 2 if options.quick else 20
     seeds = options.seed_range(usual=5, quick=1)
     target = two_modes()
     results = [
@@ -44,7 +44,7 @@ def run(options: Options, runs: Runs) -> Report:
         "seeds": list(seeds),
         "paper": str(relbo.paper("fixed")),
     }
-    num_rounds = 5 if options.quick else 40
+    num_rounds = 2 if options.quick else 40
     key = {"iterations": num_iterations, "rounds": num_rounds}
     pace = runs.once(key, lambda: paced(target, num_iterations, num_rounds))
     tables = [kl_table(results), end_table(results), pace_table(pace), seconds_table(results)]

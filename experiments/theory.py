@@ -58,7 +58,7 @@ def run_convergence(options: Options, runs: Runs) -> tuple[dict, dict]:
 
 def run_fits(options: Options, runs: Runs) -> dict:
     """Whole fits by (target, system, seed)."""
-    num_iterations = 3 if options.quick else 20
+    num_iterations = 2 if options.quick else 20
     targets, systems = list(failures.TARGETS), list(failures.SYSTEMS)
     if options.quick:
         targets, systems = ["symmetric modes", "one component"], ["fixed", "default"]
