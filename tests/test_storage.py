@@ -284,33 +284,49 @@ def edit(data: bytes, edits) -> bytes:
     return data
 
 
-@settings(max_examples=9000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(edits=EDITS)
-def test_mutated_files_are_refused_or_the_same(edits, small):
-    mutated = edit(small, edits)
-    try:
-        header, arrays = unpack(mutated, "mutated")
-    except ValueError:
-        return
-    assert mutated == small
-    assert (header, arrays.keys()) == (unpack(small, "")[0], unpack(small, "")[1].keys())
+def files(num: int):
+    """Settings of hypothesis for so many files, the same ones every time."""
+    return settings(
+        max_examples=num, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_forged_files_are_refused_or_a_posterior(data, small, tmp_path_factory):
+@pytest.mark.parametrize("num", [2000, pytest.param(9000, marks=pytest.mark.slow)])
+def test_mutated_files_are_refused_or_the_same(num, small):
+    @files(num)
+    @given(edits=EDITS)
+    def check(edits):
+        mutated = edit(small, edits)
+        try:
+            header, arrays = unpack(mutated, "mutated")
+        except ValueError:
+            return
+        assert mutated == small
+        assert (header, arrays.keys()) == (unpack(small, "")[0], unpack(small, "")[1].keys())
+
+    check()
+
+
+@pytest.mark.parametrize("num", [300, pytest.param(1000, marks=pytest.mark.slow)])
+def test_forged_files_are_refused_or_a_posterior(num, small, tmp_path):
     """A valid checksum over a header with anything anywhere: a ValueError in a sentence, or a posterior."""
-    header, arrays = unpack(small, "")
-    for _ in range(data.draw(st.integers(1, 3))):
-        forge(data, header, arrays)
-    path = tmp_path_factory.getbasetemp() / "forged.relbo"
-    path.write_bytes(b"".join(pack(header, arrays)))
-    try:
-        found = read(path).posterior
-    except ValueError as error:
-        assert "forged.relbo" in str(error)
-    else:
-        assert isinstance(found, Posterior) and found.num_components >= 1
+    path = tmp_path / "forged.relbo"
+
+    @files(num)
+    @given(data=st.data())
+    def check(data):
+        header, arrays = unpack(small, "")
+        for _ in range(data.draw(st.integers(1, 3))):
+            forge(data, header, arrays)
+        path.write_bytes(b"".join(pack(header, arrays)))
+        try:
+            found = read(path).posterior
+        except ValueError as error:
+            assert "forged.relbo" in str(error)
+        else:
+            assert isinstance(found, Posterior) and found.num_components >= 1
+
+    check()
 
 
 JSON = st.recursive(
