@@ -205,12 +205,13 @@ def default_fit(target, seed):
     return relbo.fit(target, seed=seed, progress_bar=False)
 
 
-def test_the_default_fit_is_calibrated_and_a_crippled_one_is_not():
+@pytest.mark.parametrize("num", [25, pytest.param(50, marks=pytest.mark.slow)])
+def test_the_default_fit_is_calibrated_and_a_crippled_one_is_not(num):
     """The bar. All fits share the programs that the first ones compiled. The crippled ones are the same, shrunk."""
     fit = Counted(default_fit)
-    good = calibrate(regression, X, y=Y, num_simulations=50, fit=fit)
+    good = calibrate(regression, X, y=Y, num_simulations=num, fit=fit)
     assert good.passed, str(good)
-    bad = calibrate(regression, X, y=Y, num_simulations=50, fit=lambda target, seed: Shrunk(fit.found[seed]))
+    bad = calibrate(regression, X, y=Y, num_simulations=num, fit=lambda target, seed: Shrunk(fit.found[seed]))
     assert not bad.passed and "too narrow" in bad.verdict, str(bad)
     assert fit.counts[-1] == fit.counts[5] > 0, fit.counts
 
