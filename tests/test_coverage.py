@@ -17,9 +17,11 @@ from relbo.families.scale import to_tril
 from relbo.measuring import measure
 from relbo.targets import from_log_density
 
-REPLICATIONS = 2000
-MEASURED = 500
-"""Replications of what is driven from the host."""
+FEW, MANY = 800, 2000
+"""Replications, in `make test` and in `make test-all`: error bars that are too short by a sixth are found by the few,
+by a tenth by the many."""
+FEW_MEASURED, MANY_MEASURED = 250, 500
+"""Of what is driven from the host, and dearer: by a quarter, and by a fifth."""
 FALSE_ALARM = 1e-3
 NUM_OWN, NUM_HEAVY = 1000, 250
 
@@ -77,6 +79,12 @@ def correlated():
 SETTINGS = {"two modes": two_modes, "banana": bent, "correlated": correlated}
 
 
+def few_or(many: int, few: int):
+    """Every setting with few replications, and with many where there is time."""
+    slow = [pytest.param(name, many, marks=pytest.mark.slow) for name in SETTINGS]
+    return pytest.mark.parametrize(("name", "num"), [*((name, few) for name in SETTINGS), *slow])
+
+
 def truth_of(setting: Setting) -> dict[str, float]:
     """ELBOs and the gap by quadrature."""
     points = jnp.asarray(setting.grid, jnp.float32)
@@ -109,14 +117,14 @@ def covers(values: np.ndarray, std_errs: np.ndarray, truth: float) -> bool:
     return bool(low <= inside <= high)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_intervals_of_a_diagnosis(name):
+@few_or(MANY, FEW)
+def test_intervals_of_a_diagnosis(name, num):
     setting = SETTINGS[name]()
     truth = truth_of(setting)
     heavy = eqx.tree_at(lambda m: m.family.noise, setting.old, defensive.Heavy())
     rng = np.random.default_rng(3)
-    own = evaluate(setting, heavy, draws(rng, setting.old, REPLICATIONS * NUM_OWN, False))
-    others = evaluate(setting, heavy, draws(rng, setting.old, REPLICATIONS * NUM_HEAVY, True))
+    own = evaluate(setting, heavy, draws(rng, setting.old, num * NUM_OWN, False), num)
+    others = evaluate(setting, heavy, draws(rng, setting.old, num * NUM_HEAVY, True), num)
     log_ratio, log_heavy = (np.concatenate(parts, axis=1) for parts in zip(own, others, strict=True))
     found = [estimates.worth(*pair, NUM_OWN) for pair in zip(log_ratio, log_heavy, strict=True)]
     k_hats = [estimates.weigh(ratios[:NUM_OWN]).k_hat for ratios in log_ratio[:50]]
@@ -140,7 +148,7 @@ def draws(rng, mixture, num: int, heavy: bool) -> np.ndarray:
     return np.asarray(mixture.params.loc)[slots] + np.einsum("nij,nj->ni", factors[slots], noise)
 
 
-def evaluate(setting: Setting, heavy, points: np.ndarray):
+def evaluate(setting: Setting, heavy, points: np.ndarray, num: int):
     """log p - log q and log t - log q, one row a replication."""
 
     @jax.jit
@@ -150,16 +158,16 @@ def evaluate(setting: Setting, heavy, points: np.ndarray):
         return log_p - log_q, log_t - log_q
 
     parts = [at(jnp.asarray(part, jnp.float32)) for part in np.split(points, 20)]
-    return [np.concatenate(column).astype(np.float64).reshape(REPLICATIONS, -1) for column in zip(*parts, strict=True)]
+    return [np.concatenate(column).astype(np.float64).reshape(num, -1) for column in zip(*parts, strict=True)]
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_intervals_of_an_iteration(name):
+@few_or(MANY_MEASURED, FEW_MEASURED)
+def test_intervals_of_an_iteration(name, num):
     """ELBO, gap and improvement as a fit measures them, and `diagnose` the gap."""
     setting = SETTINGS[name]()
     truth = truth_of(setting)
 
-    door, keys = door_of(setting.target), jax.random.split(jax.random.key(4), MEASURED)
+    door, keys = door_of(setting.target), jax.random.split(jax.random.key(4), num)
     seen = [measure(key, door, setting.old, setting.new, setting.params, 512, 0.0) for key in keys]
     estimates = [(one.gap.estimate, one.improvement, one.elbo.estimate) for one in seen]
     found = np.array([[(each.value, each.std_err) for each in three] for three in estimates]).transpose(1, 2, 0)
@@ -169,7 +177,7 @@ def test_intervals_of_an_iteration(name):
 
 def test_an_interval_that_is_too_short_is_found_out():
     rng = np.random.default_rng(0)
-    values = rng.standard_normal(REPLICATIONS)
-    assert covers(values, np.ones(REPLICATIONS), 0.0)
-    assert not covers(values, np.full(REPLICATIONS, 0.9), 0.0)
-    assert not covers(values, np.full(REPLICATIONS, 1.15), 0.0)
+    values = rng.standard_normal(MANY)
+    assert covers(values, np.ones(MANY), 0.0)
+    assert not covers(values, np.full(MANY, 0.9), 0.0)
+    assert not covers(values, np.full(MANY, 1.15), 0.0)
