@@ -15,12 +15,15 @@ _GROUPS = {module: group for group, modules in _TOGETHER.items() for module in m
 _SHARE_NOTHING = ("test_families", "test_steps", "test_targets", "test_targets_bad_input", "test_objectives")
 """Modules whose tests compile programs of their own: any process may run any of them."""
 
-_QUICK = {"chemreact": "regressions", "icu": "regressions", "wine": "regressions"}
-"""Quick experiments that run on one data set, and so the same programs."""
+_QUICK = {
+    "chemreact": "regressions", "icu": "regressions", "wine": "regressions",
+    "figure1": "quick modes", "theory": "quick modes",
+}  # fmt: skip
+"""Quick experiments on one data set, or on targets of one shape, and so with the same programs."""
 
 LONGEST = (
-    "regressions", "quick systems", "faults", "stan", "test_documents", "two modes", "test_storage", "test_numpyro",
-    "test_coverage",
+    "regressions", "quick systems", "test_documents", "test_pymc", "faults", "flows", "quick modes", "stan",
+    "test_storage", "test_calibration", "two modes", "test_numpyro", "test_coverage", "test_compiling", "test_cli",
 )  # fmt: skip
 """In this order, before all others."""
 
