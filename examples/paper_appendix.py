@@ -45,7 +45,7 @@ def main(quick: bool = False) -> list[float]:
     key = jax.random.key(0)
     state, record = booster.init(jax.random.fold_in(key, 0))
     elbos = [record.elbo.value]
-    for iteration in range(1, 3 if quick else 10):
+    for iteration in range(1, 2 if quick else 10):
         state, record = booster.step(jax.random.fold_in(key, iteration), state)
         elbos.append(record.elbo.value)
         draws = jax.vmap(state.target.unwhiten)(state.mixture.sample(jax.random.key(1), 500))
