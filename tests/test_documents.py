@@ -16,8 +16,8 @@ import pytest
 import relbo
 from document_blocks import ROOT, Block, blocks_of, indented_of, pages
 
-MOST_COMPONENTS = 3
-MOST_SIMULATIONS = 10
+MOST_COMPONENTS = 2
+MOST_SIMULATIONS = 4
 """That a block runs is tested here, with fits stopped early; `make docs` lets them end, and shows the answers."""
 SHELL_SECONDS = 600
 SWITCHES = (
@@ -57,7 +57,7 @@ def pages_with_code():
             yield pytest.param(page, marks=[pytest.mark.slow] if "\nfile_format: mystnb\n" in text else [])
 
 
-@pytest.mark.parametrize("page", pages_with_code())
+@pytest.mark.parametrize("page", list(pages_with_code()))
 def test_every_block_runs(page, cheap):
     namespace = {"__name__": "__main__"}
     for block in blocks_of((ROOT / page).read_text()):
