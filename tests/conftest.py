@@ -29,9 +29,9 @@ for module in (relbo._compiled, relbo.door):  # what the flags above say, in pla
     module.compile_options = lambda *_, **__: {}
 
 USERS_STEPS = {name: getattr(relbo.learning, name) for name in ("_FEW_STEPS", "_MANY_STEPS")}
-"""Of a round of training a flow: most of the time of a default fit of a bent target, in programs compiled as above."""
+"""Of a round of training a flow: dear in programs compiled as above."""
 TEST_STEPS = {"_FEW_STEPS": 100, "_MANY_STEPS": 150}
-"""Long enough to bend: what a fit does next does not depend on how near it came."""
+"""Long enough to bend the targets of test_flow and test_learned_fits; not as near as users come."""
 for name, num_steps in TEST_STEPS.items():
     setattr(relbo.learning, name, num_steps)
 
