@@ -29,21 +29,12 @@ import relbo.runtime.compiling  # noqa: E402
 for module in (relbo.runtime.compiling, relbo.model.door):
     module.compile_options = lambda *_, **__: {}
 
-USERS_STEPS = {name: getattr(relbo.coordinates.learning, name) for name in ("_FEW_STEPS", "_MANY_STEPS")}
-"""Of a round of training a flow: most of the time of a default fit of a bent target, in programs compiled as above."""
 TEST_STEPS = {"_FEW_STEPS": 100, "_MANY_STEPS": 150}
-"""Long enough to bend: what a fit does next does not depend on how near it came."""
+"""Of a round of training a flow, in place of 400 and 1,500: enough to bend, though not as near as users come."""
 for name, num_steps in TEST_STEPS.items():
     setattr(relbo.coordinates.learning, name, num_steps)
 
 MOST_MAPS = 20_000
-
-
-@pytest.fixture
-def well_trained(monkeypatch):
-    """Flows with as many steps as users get, for a test of how near a fit comes."""
-    for name, num_steps in USERS_STEPS.items():
-        monkeypatch.setattr(relbo.coordinates.learning, name, num_steps)
 
 
 @pytest.fixture(scope="module", autouse=True)
