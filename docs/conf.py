@@ -43,7 +43,10 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(HERE / "_build" / "xla_cache")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-os.environ["PYTHONWARNINGS"] = "ignore::FutureWarning"  # of ArviZ, about its own next version
+# ArviZ warns of its own next version and of what its table says as well, tqdm of a kernel without widgets: all of them
+# with paths of the machine that builds.
+_SILENT = (":FutureWarning", "Estimated shape parameter of Pareto", "IProgress not found")
+os.environ["PYTHONWARNINGS"] = ",".join(f"ignore:{each}" for each in _SILENT)
 
 # The reference
 autodoc_member_order = "bysource"
