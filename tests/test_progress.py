@@ -47,6 +47,8 @@ def test_the_phases_of_a_fit(monkeypatch):
     assert state.phase == "boosting" and state.evaluations == 1005
     tell(5, "walks")
     assert state.phase == "looking for modes"
+    tell(5, "flow")
+    assert state.phase == "learning coordinates"
     state.polishing = True
     assert state.phase == "polishing"
     monkeypatch.setattr(shown, "is_compiling", lambda: True)

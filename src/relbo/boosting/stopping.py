@@ -73,7 +73,8 @@ class Stalled(AbstractStop):
         left = min(0.5 * spread**2, 1.0)
         if total <= max(2 * error, patience * self.min_improvement, self.min_share * left):
             last_ones = "the last iteration" if patience == 1 else f"the last {patience} iterations"
-            return Stop("stalled", f"{last_ones} did not improve the ELBO ({total:.1g} +- {error:.1g} nats)")
+            much = f" ({total:.1g} +- {error:.1g} nats)" if any(record.accepted for record in last) else ""
+            return Stop("stalled", f"{last_ones} did not improve the ELBO{much}")
         return None
 
 

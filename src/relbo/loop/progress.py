@@ -81,7 +81,7 @@ class Progress:
             return "polishing"
         if not self.records:
             return "first component" if self.purpose in _FIRST else "finding coordinates"
-        return "looking for modes" if self.purpose == "walks" else "boosting"
+        return {"walks": "looking for modes", "flow": "learning coordinates"}.get(self.purpose, "boosting")
 
 
 @contextmanager
