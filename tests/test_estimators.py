@@ -21,7 +21,8 @@ from helpers import (
     target_of,
 )
 from relbo.ascent import GradientAscent, gradient, natural
-from relbo.ascent.natural import _bounds, _noise_at, _points
+from relbo.ascent.bank import noise_at
+from relbo.ascent.natural import _bounds, _points
 from relbo.families import LocationScale
 from relbo.objectives import (
     ELBO,
@@ -74,7 +75,7 @@ def gradients(name):
     def by_natural_step(key, estimator):
         half = jax.random.normal(key, (1, FEW // 2, 1))
         bank = (half, 0, FEW // 2)
-        points = _points(FULL.scale, params, _noise_at(bank, 1))
+        points = _points(FULL.scale, params, noise_at(bank, 1))
         begun = natural._begin(params, np.zeros(1, np.float32))
         args = (bank, seen_at(target, points), points, begun, np.float32(0.1), bounds, fresh, bank, iteration)
         walk = natural._improve_step.__wrapped__(mixture, objective, estimator, *args)[0].walk
@@ -116,7 +117,7 @@ def test_sticking_the_landing_is_zero_at_the_target():
     @jax.jit
     def look(target, mixture, key):
         bank = (jax.random.normal(key, (1, 2 * 16, 2)), 0, 16)
-        points = _points(FULL.scale, mixture.params, _noise_at(bank, 2))
+        points = _points(FULL.scale, mixture.params, noise_at(bank, 2))
         seen = seen_at(target, points)
         begun = natural._begin(mixture.params, np.log(TWO_BLOBS.weights).astype(np.float32))
         args = (bank, seen, begun, np.float32(0.1), _bounds(FULL.box, np.float32), np.asarray(True), bank)

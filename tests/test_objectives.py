@@ -22,6 +22,7 @@ from helpers import (
     unit_spread,
 )
 from relbo.ascent import natural
+from relbo.ascent.bank import noise_at
 from relbo.families import LocationScale
 from relbo.mixture import weights_of
 from relbo.objectives import ELBO, RELBO, SCHEDULES, FiniteStep, StickingTheLanding, duality_gap, elbo
@@ -218,7 +219,7 @@ def test_the_objective_an_ascent_reports_has_an_honest_error():
     @jax.vmap
     def replicate(key):
         bank = (jax.random.normal(key, (1, num_draws // 2, 1)), 0, num_draws // 2)
-        points = natural._points(FULL.scale, params, natural._noise_at(bank, 1))
+        points = natural._points(FULL.scale, params, noise_at(bank, 1))
         begun = natural._begin(params, np.zeros(1, np.float32))
         args = (bank, seen_at(target, points), points, begun, np.float32(0.1), bounds, np.asarray(True), bank, 0)
         tally = natural._improve_step.__wrapped__(OLD, ELBO(), StickingTheLanding(), *args)[0].tally
