@@ -10,7 +10,7 @@ from experiments.__main__ import EXPERIMENTS, main
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-LONG = ("faces", "systems", "chemreact", "icu")
+LONG = ("faces", "systems", "chemreact", "icu", "figure1", "wine")
 """Those that take half a minute and more."""
 
 
