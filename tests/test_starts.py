@@ -213,3 +213,13 @@ def test_a_function_that_raises_far_from_the_start_is_accepted(recwarn):
     assert relbo.from_callable(narrow, dim=2).dim == 2
     relbo.from_callable(lambda z: (-np.sum(np.exp(z**2)), -2 * z * np.exp(z**2)), dim=2)
     assert not recwarn
+
+
+def test_randomness_away_from_the_start_is_called_by_its_name():
+    rng = np.random.default_rng(0)
+
+    def noisy(z):
+        return -0.5 * float(z @ z) * (1 + rng.normal()), -z
+
+    with pytest.raises(ValueError, match="at the same point: it has side effects or hidden randomness"):
+        relbo.from_callable(noisy, 2)

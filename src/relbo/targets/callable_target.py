@@ -253,6 +253,7 @@ def _check_line(host: Host, centre: np.ndarray, direction: np.ndarray, size: flo
     measured = (values[1] - values[2]) / (2 * size)
     noise = 10 * np.finfo(np.float32).eps * (1 + np.abs(values).max()) / size
     if np.abs(measured - slopes[0]) > noise + 0.1 * np.abs(measured) + 2 * np.ptp(slopes):
+        check_repeatable(values[0], list(_try(host, centre[None])[0]), "function")  # else it contradicts itself
         raise ValueError(
             f"the gradient contradicts the value: along a line at z = {brief(centre)} the value changes by "
             f"{measured:.6g} per unit and the gradient says {slopes[0]:.6g}. Return the gradient of the log density "
