@@ -189,7 +189,7 @@ def _cases() -> list[Case]:
         Case("good: one normal", "good", lambda: two(0.5, 0.0), {}),
         Case("good: two modes", "good", lambda: two(0.6, 3.0)),
         Case("good: two far modes", "good", lambda: two(0.3, 12.0)),
-        Case("mode: a small far mode, default settings", "mode missing", lambda: two(0.05, 8.0)),
+        Case("good: a small far mode", "good", lambda: two(0.05, 8.0)),
         Case("good: banana", "good", lambda: density(banana, 2, 0.03)),
         Case("good: student-t 5, normals", "good", lambda: density(students, 2, 5.0)),
         Case("good: student-t 4, own family", "good", lambda: density(multivariate_student, 3, 4.0),
