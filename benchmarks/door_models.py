@@ -1,4 +1,4 @@
-"""Three models, each through four doors: what `benchmarks/door_cost.py` and `tests/test_doors.py` compare.
+"""Three models, each through four doors: what `benchmarks/door_cost.py` and `tests/targets/test_doors.py` compare.
 
 Every door is a function of the data that returns a target; `to_params` turns the values that the models share into what
 the door's `unconstrain` takes, and `chart` reads from the door's draws the free numbers in which all densities are

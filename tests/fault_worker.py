@@ -1,4 +1,4 @@
-"""A small fit in a process of its own, to be killed: started by tests/test_killed.py through a fork server."""
+"""A small fit in a process of its own, to be killed: started by tests/storage/test_killed.py through a fork server."""
 
 import hashlib
 import json

@@ -49,6 +49,17 @@ def test_imports_point_to_earlier_rooms():
             assert ROOMS.index(room_of(module)) <= own, f"{'.'.join(parts)} imports {module}"
 
 
+def test_the_tree_of_tests_mirrors_the_rooms():
+    """And has three folders more, for what stands beside the library."""
+    tests = pathlib.Path(__file__).parent
+    for path in tests.rglob("test_*.py"):
+        room, beside = path.parent.name, ("documents", "experiments", "benchmarks")
+        if path.parent == tests:
+            assert path.stem in ("test_architecture", *(f"test_{room}" for room in ROOMS)), f"{path} belongs to a room"
+        else:
+            assert room in (*ROOMS, *beside), f"{path}: src/relbo has no room {room!r}"
+
+
 def test_public_names():
     names = """
         Adaptive Agreement Away Booster Calibration Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow

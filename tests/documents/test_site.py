@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-HTML = pathlib.Path(__file__).parents[1] / "docs" / "_build" / "html"
+HTML = pathlib.Path(__file__).parents[2] / "docs" / "_build" / "html"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
 PAGES = sorted(path.relative_to(HTML).as_posix() for path in HTML.rglob("*.html") if "_modules" not in path.parts)

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.__main__ import EXPERIMENTS, main
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 LONG = ("faces", "systems", "chemreact", "icu", "figure1", "wine")

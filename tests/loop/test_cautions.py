@@ -39,17 +39,6 @@ def test_a_sound_model_is_not_warned_of(recwarn):
     assert not list(recwarn)
 
 
-def test_one_infinite_draw_is_a_broken_model():
-    """Whatever its share of the draws."""
-    from scipy import stats
-
-    from relbo.diagnostics import diagnosis_of
-    from test_diagnostics import measured
-
-    assert diagnosis_of(measured(stats.norm.logpdf)).status == "good"
-    assert diagnosis_of(measured(stats.norm.logpdf, num_infinite=1)).status == "model"
-
-
 class Noisy:
     """Right while a target is tried, and then a hundredth of a nat off, differently every time."""
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "benchmarks"))
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 
 import peers
 import peers_figure

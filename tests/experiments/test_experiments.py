@@ -16,7 +16,7 @@ from experiments.page import page
 from experiments.report import Options, Report, Table, plain
 from experiments.runs import Runs
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 TABLES = ("chemreact", "icu", "wine")
 
 

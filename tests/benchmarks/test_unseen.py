@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 
 import doors
 import doors_cell

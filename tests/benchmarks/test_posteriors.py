@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 from posteriors import MODELS, load_reference  # noqa: E402

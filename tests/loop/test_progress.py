@@ -1,4 +1,4 @@
-"""What a running fit tells: in a log, in a notebook; in a terminal, see test_cli.py. And objects in notebooks."""
+"""What a running fit tells: in a log, in a notebook; in a terminal, see cli/test_cli.py. And objects in notebooks."""
 
 import re
 import threading

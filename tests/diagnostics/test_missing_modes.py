@@ -6,11 +6,11 @@ import re
 import jax
 import numpy as np
 import pytest
+from test_diagnostics import measured, student_3
 
 import relbo
 from helpers import Known
 from relbo.diagnostics import diagnosis_of, modes_of
-from test_diagnostics import measured, student_3
 
 FAR = Known(np.array([0.3, 0.7]), np.array([[-9.0], [8.0]]), np.array([[[0.5]], [[1.0]]]), 1.7)
 SETTINGS = {

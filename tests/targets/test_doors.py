@@ -15,7 +15,7 @@ from helpers import quick_settings
 
 matplotlib.use("Agg")
 
-PATH = pathlib.Path(__file__).parent.parent / "benchmarks" / "door_models.py"
+PATH = pathlib.Path(__file__).parents[2] / "benchmarks" / "door_models.py"
 
 
 def _load():
@@ -54,7 +54,7 @@ def test_log_densities_agree_to_rounding(name):
             assert np.abs(difference).max() < 1e-8 * np.abs(reference).max(), door_name
 
 
-@pytest.mark.parametrize("door_name", ["PyMC", "Stan"])  # NumPyro's draws are those of tests/test_arviz.py
+@pytest.mark.parametrize("door_name", ["PyMC", "Stan"])  # NumPyro's draws are those of tests/views/test_arviz.py
 def test_arviz_takes_the_draws_of_every_door(door_name, tmp_path):
     target = door_models.SCHOOLS.doors[door_name].target()
     posterior = relbo.fit(target, max_components=1, **quick_settings())

@@ -1,5 +1,6 @@
 """Wrong use gets a sentence: what was wrong, what arrived, what to do. Never a raw error of Python, JAX or PyTensor."""
 
+import pathlib
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from lean_fits import lean_target
 
 PREAMBLE = f"""
 import sys
-sys.path.insert(0, {__file__.rpartition("/")[0]!r})
+sys.path.insert(0, {str(pathlib.Path(__file__).parents[1])!r})
 import numpy as np, relbo
 from lean_fits import SETTINGS, lean_target, undisturbed
 target, posterior = lean_target(), undisturbed()

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
 def load(name):

@@ -189,6 +189,12 @@ def test_a_broken_model_is_named():
     assert nothing.status == "model" and nothing.num_nan == nothing.num_draws and str(nothing)
 
 
+def test_one_infinite_draw_is_a_broken_model():
+    """Whatever its share of the draws."""
+    assert diagnosis_of(measured(stats.norm.logpdf)).status == "good"
+    assert diagnosis_of(measured(stats.norm.logpdf, num_infinite=1)).status == "model"
+
+
 def test_a_gap_that_says_nothing_is_said_in_words():
     """Of 2305 nats beside a KL of nearly zero a reader cannot tell what to believe."""
     loose = diagnosis_of(measured(stats.norm.logpdf, gap=relbo.Estimate(2305.0, 30.0, 100)))

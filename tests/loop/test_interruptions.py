@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: what was computed is kept, and the message says how to go on."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -113,7 +114,7 @@ TERMINATED = """
 @pytest.mark.parametrize("checkpoint", ["fit.ckpt", None])
 def test_sigterm_ends_the_process(checkpoint, tmp_path):
     """As it does that of any other program; what happened to the fit is said."""
-    script = textwrap.dedent(TERMINATED.format(folder=os.path.dirname(__file__), checkpoint=checkpoint))
+    script = textwrap.dedent(TERMINATED.format(folder=str(pathlib.Path(__file__).parents[1]), checkpoint=checkpoint))
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 128 + signal.SIGTERM and done.stdout == ""
     assert "Terminated (SIGTERM) after 4 iterations: the process ends." in done.stderr

@@ -6,10 +6,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from test_flow import DIM, bent, bent_log_density, bent_on_host
 
 import relbo
 from relbo.boosting.booster import Booster
-from test_flow import DIM, bent, bent_log_density, bent_on_host
 
 SETTINGS = {"seed": 0, "progress_bar": False}
 

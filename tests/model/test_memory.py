@@ -149,6 +149,7 @@ def test_a_limit_is_kept():
     """The peak memory of a process while a thousand points are evaluated, over what it was when that was compiled."""
     code = """
         import resource, sys, numpy, relbo
+        sys.path.append("..")
         from relbo.model.whitening import identity_map
         from test_memory import logistic_regression
 
