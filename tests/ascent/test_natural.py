@@ -10,8 +10,8 @@ from helpers import CORRELATED, FAMILIES, door_of, mean_is, stack_of_one, target
 from relbo.ascent import NaturalAscent
 from relbo.ascent.base import WINDOW
 from relbo.families import Box, Cholesky, Diagonal, Laplace, LocationScale, LowRank
-from relbo.families.natural import DiagonalGeometry, FullGeometry, geometry_of, has_geometry, natural_step
-from relbo.families.scale import to_tril
+from relbo.families.natural import DiagonalGeometry, FullGeometry
+from relbo.families.triangular import to_tril
 from relbo.mixture import empty_mixture
 from relbo.objectives import ELBO, StickingTheLanding
 from relbo.targets import from_log_density
@@ -23,7 +23,7 @@ FACTOR = np.array([[1.5, 0.0, 0.0], [-0.4, 0.3, 0.0], [2.0, 0.1, 0.7]])
 
 @eqx.filter_jit
 def step(family, params, slope, curvature, step_size):
-    return natural_step(family, geometry_of(family), params, slope, curvature, step_size)
+    return family.natural_step(params, slope, curvature, step_size)
 
 
 def ascend(key, target, family, ascent, params):
@@ -57,7 +57,7 @@ def test_statistics_of_a_quadratic(family):
     bend, pull = factor.T @ (root @ root.T) @ factor - np.eye(3), generator.normal(size=3)
     noise = generator.normal(size=(4000, 8, 3))
     slopes = pull - noise @ bend
-    geometry = geometry_of(family)
+    geometry = family.geometry
     estimate = jax.jit(
         jax.vmap(lambda e, h: StickingTheLanding().natural(geometry, e, jnp.zeros(8), h, jnp.ones(()))),
     )
@@ -106,9 +106,7 @@ def test_the_scale_stays_a_scale(family, size):
 @eqx.filter_jit
 def steps_of(family, params, slopes, curvatures):
     """Steps of size one, and the way the mean went in the component's own metric, which is at most sqrt(dim) long."""
-    moved = jax.vmap(lambda g, c: natural_step(family, geometry_of(family), params, g, c, jnp.ones(())))(
-        slopes, curvatures
-    )
+    moved = jax.vmap(lambda g, c: family.natural_step(params, g, c, jnp.ones(())))(slopes, curvatures)
     return moved, jax.vmap(lambda z: family.scale.solve(params.scale, z - params.loc))(moved.loc)
 
 
@@ -128,11 +126,10 @@ def far_and_wide(z):
 
 
 def test_only_normal_families_have_a_geometry():
-    assert isinstance(geometry_of(FULL), FullGeometry)
-    assert isinstance(geometry_of(DIAGONAL), DiagonalGeometry)
-    assert has_geometry(FULL) and has_geometry(DIAGONAL)
+    assert isinstance(FULL.geometry, FullGeometry)
+    assert isinstance(DIAGONAL.geometry, DiagonalGeometry)
     for family in (LocationScale(Laplace()), LocationScale(scale=LowRank()), FAMILIES["numpyro multivariate"]):
-        assert not has_geometry(family)
+        assert family.geometry is None
     with pytest.raises(ValueError, match=r"need normal components.*oracle=\"gradient\""):
         NaturalAscent().check(LocationScale(Laplace()))
 

@@ -13,7 +13,7 @@ from scipy import stats
 from handmade import full_normals
 from helpers import CORRELATED, TWO_MODES, door_of
 from relbo.diagnostics import defensive, estimates
-from relbo.families.scale import to_tril
+from relbo.families.triangular import to_tril
 from relbo.objectives.measuring import measure
 from relbo.targets import from_log_density
 

@@ -10,7 +10,7 @@ from helpers import TWO_MODES, door_of, target_of
 
 SMALL = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=4)),
-    "refine": relbo.settings.names.NaturalAscent(num_steps=20, num_draws=16),
+    "refine": relbo.ascent.NaturalAscent(num_steps=20, num_draws=16),
     "progress_bar": False,
 }
 _compilations: list[str] = []
@@ -94,6 +94,6 @@ def test_a_host_function_compiles_nothing():
 def test_polishing_compiles_nothing():
     """Round by round with smaller steps, by the program of refinement."""
     door, mixture = door_of(target_of("two_modes")), TWO_MODES.mixture(relbo.families.LocationScale(), 4)
-    ascent, estimator = relbo.settings.names.NaturalAscent(20, 16), relbo.objectives.StickingTheLanding()
+    ascent, estimator = relbo.ascent.NaturalAscent(20, 16), relbo.objectives.StickingTheLanding()
     ascent.refine(jax.random.key(0), door, mixture, estimator)
     assert compilations(ascent.annealed(1).refine, jax.random.key(1), door, mixture, estimator) == 0

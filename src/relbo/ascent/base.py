@@ -6,6 +6,7 @@ the components that move. A step is one call of the door at all draws and one co
 components and makes the next draws; the host drives it, and waits for results only to ask whether the climb still pays.
 """
 
+import dataclasses
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -31,6 +32,12 @@ class AbstractAscent(eqx.Module):
 
     num_steps: eqx.AbstractVar[int]
     num_draws: eqx.AbstractVar[int]
+    fits_alone: eqx.AbstractClassVar[bool]
+    """Whether `refine` fits a first component from coordinates that a race has found, and `improve` need not."""
+
+    def with_draws(self, least: int) -> "AbstractAscent":
+        """The same ascent with at least so many draws, as estimates without gradients need."""
+        return dataclasses.replace(self, num_draws=max(self.num_draws, least))
 
     @abstractmethod
     def check(self, family: AbstractFamily) -> None:

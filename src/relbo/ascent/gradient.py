@@ -34,6 +34,7 @@ def default_optimizer(learning_rate: float, num_steps: int) -> optax.GradientTra
 class GradientAscent(AbstractAscent):
     """`optimizer` ascends; without one, Adam with a falling learning rate."""
 
+    fits_alone = False
     num_steps: int = eqx.field(static=True, default=500)
     num_draws: int = eqx.field(static=True, default=16)
     learning_rate: float = eqx.field(static=True, default=0.05)

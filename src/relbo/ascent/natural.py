@@ -30,7 +30,6 @@ from relbo.ascent.base import (
     step_weights,
 )
 from relbo.families import Box, LocationScaleParams
-from relbo.families.natural import geometry_of, has_geometry, natural_step
 from relbo.mixture import Mixture, Numbers, cropped, num_active, uncropped, weights_of
 from relbo.runtime.compiling import compiled
 
@@ -44,6 +43,7 @@ _FEW_DIMENSIONS = 16
 class NaturalAscent(AbstractAscent):
     """Natural gradients; the default for normal families with a full or diagonal scale."""
 
+    fits_alone = True
     num_steps: int = eqx.field(static=True, default=100)
     num_draws: int = eqx.field(static=True, default=32)
     # Arrays, so that polishing with smaller steps meets the same compiled program.
@@ -55,7 +55,7 @@ class NaturalAscent(AbstractAscent):
     """Draws between two looks at whether it still gains: few components take more steps, to be seen to move."""
 
     def check(self, family):
-        if not has_geometry(family):
+        if family.geometry is None:
             raise ValueError(
                 f"Natural gradients need normal components with a full or diagonal scale, got {family}. "
                 'Use oracle="gradient", which serves every family.'
@@ -289,7 +289,6 @@ def _refine_step(family, estimator, bank, seen, state, rate, bounds, fresh, ahea
 
 
 def _moved(family, walk: _Walk, seen: _Statistics, rate, bounds, check_fall: bool) -> _Walk:
-    geometry = geometry_of(family)
     noise = _NOISE_SIGMAS * jnp.sqrt(seen.std_err**2 + walk.std_err**2)
     fell = check_fall & (seen.value < walk.value - noise)
     good = seen.usable & ~fell
@@ -301,7 +300,7 @@ def _moved(family, walk: _Walk, seen: _Statistics, rate, bounds, check_fall: boo
     rates = (rate * damping).astype(walk.value.dtype)
 
     def step(params, slope, curvature, rate):
-        moved = natural_step(family, geometry, params, slope, curvature, rate)
+        moved = family.natural_step(params, slope, curvature, rate)
         loc = jnp.clip(moved.loc, -bounds[0], bounds[0])
         return LocationScaleParams(loc, family.scale.project(moved.scale, bounds[1]), params.noise)
 
@@ -315,8 +314,7 @@ def _statistics(family, estimator, noise, values, slopes, entropy_weight) -> _St
     # A draw that is not finite contributes nothing: zero slope, and a value equal to the mean of the others.
     known = jnp.where(finite, values, mean[:, None])
     known_slopes = jnp.where(finite[..., None], slopes, 0.0)
-    geometry = geometry_of(family)
-    slope, curvature = jax.vmap(lambda e, v, h: estimator.natural(geometry, e, v, h, entropy_weight))(
+    slope, curvature = jax.vmap(lambda e, v, h: estimator.natural(family.geometry, e, v, h, entropy_weight))(
         noise, known, known_slopes
     )
     # Antithetic draws are not independent of each other; their pairs are.

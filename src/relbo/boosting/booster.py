@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from relbo.ascent import AbstractAscent, NaturalAscent
+from relbo.ascent import AbstractAscent
 from relbo.boosting.state import State
 from relbo.budgets import FEW, budget
 from relbo.coordinates.learning import can_learn, covers, is_bent, learn_flow
@@ -40,7 +40,6 @@ from relbo.runtime.compiling import compile_seconds, host_split
 from relbo.steps import AbstractStep, WeightUpdate
 from relbo.steps.base import weight_problem
 from relbo.targets import AbstractTarget
-from relbo.targets.minibatch import Anchored
 
 _POLISH_ROUNDS = 1
 _ROUGH_DRAWS = 32
@@ -236,9 +235,8 @@ class Booster(eqx.Module):
     def rebased(self, whitened: Whitened) -> Whitened:
         """This booster's target in given coordinates, its anchor (if it subsamples) where it was."""
         moved = whitened.with_target(self.target)
-        if not isinstance(whitened.target, Anchored):
-            return moved
-        return anchored(self.door(moved), whitened.target.point).target
+        anchor = whitened.anchor
+        return moved if anchor is None else anchored(self.door(moved), anchor.point).target
 
     def _first(self, key, door: Door) -> tuple[Mixture, int]:
         """The mixture of one component, and the number of NaN draws met.
@@ -247,7 +245,7 @@ class Booster(eqx.Module):
         iterations does the rest.
         """
         alone = self._alone(door)
-        if isinstance(self.refinement, NaturalAscent) and self.preconditioner.kind != "none":
+        if self.refinement is not None and self.refinement.fits_alone and self.preconditioner.kind != "none":
             return self.refinement.refine(key, door, alone, self.estimator)
         start = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], alone.params)
         empty = nothing(self.family, door.dim, 1, np.dtype(door.dtype))

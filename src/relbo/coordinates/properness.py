@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from relbo.families import Cholesky, LocationScaleParams
+from relbo.families import LocationScaleParams
 from relbo.model.door import Door
 from relbo.runtime.warn import warn
 
@@ -66,14 +66,11 @@ def _directions(scale, params: LocationScaleParams) -> np.ndarray:
     """A standard deviation along the widest axes and the widest principal axes, both ways."""
     dim = len(np.asarray(params.loc))
     num_axes = min(dim, 16)
-    if isinstance(scale, Cholesky):
+    spread, principal = scale.widths(params.scale), np.zeros((0, dim))
+    if scale.is_dense:
         matrix = np.asarray(params.scale, np.float64)
-        lower = np.tril(matrix, -1) + np.diag(np.exp(np.diagonal(matrix)))
-        spread = np.linalg.norm(lower, axis=1)
-        left, sizes, _ = np.linalg.svd(lower)
+        left, sizes, _ = np.linalg.svd(np.tril(matrix, -1) + np.diag(np.exp(np.diagonal(matrix))))
         principal = (left * sizes).T[: min(dim, 4)]
-    else:
-        spread, principal = np.exp(np.asarray(params.scale, np.float64)), np.zeros((0, dim))
     widest = np.argsort(-spread)[:num_axes]
     axes = np.zeros((num_axes, dim))
     axes[np.arange(num_axes), widest] = spread[widest]

@@ -34,7 +34,7 @@ from relbo.records.estimate import Estimate
 from relbo.runtime.choices import choose_name
 from relbo.runtime.compiling import compiled, host_random, host_split
 
-_KINDS = ("auto", "affine", "flow", "dense", "low_rank", "diagonal", "none")
+KINDS = ("auto", "affine", "flow", "dense", "low_rank", "diagonal", "none")
 _WALK_STEPS = 100
 _KEPT = 4
 """Points of a path that are looked at, the end among them."""
@@ -58,7 +58,7 @@ class Preconditioner(eqx.Module):
     num_draws: int = eqx.field(static=True, default=FEW.ascent_draws)
 
     def __check_init__(self):
-        choose_name("precondition", self.kind, _KINDS)
+        choose_name("precondition", self.kind, KINDS)
 
 
 def find_map(key: Key[Array, ""], door: Door, settings: Preconditioner, estimator: AbstractEstimator) -> Door:
@@ -67,7 +67,7 @@ def find_map(key: Key[Array, ""], door: Door, settings: Preconditioner, estimato
     if settings.kind == "none":
         return door
     runner_key, race_key, tilt_key = host_split(key, 3)
-    scale = Cholesky() if isinstance(door.target.family.scale, Cholesky) else Diagonal()
+    scale = Cholesky() if door.target.family.scale.is_dense else Diagonal()
     runners = _runners(runner_key, door, scale, estimator.needs_gradient)
     for walk_again in range(_ANCHORINGS if door.target.subsamples else 0):
         door = anchored(door, _shifted(door, runners[0][-1]))
@@ -115,10 +115,10 @@ def _runners(key, door: Door, scale, differentiable: bool) -> tuple[np.ndarray, 
     num_widths = afford.num_restarts - num_curved
     widths = np.resize(np.asarray(_WIDTHS), num_widths)
     locs, factors = np.zeros((num_widths, dim)), widths[:, None] * np.ones(dim)
-    if isinstance(scale, Cholesky):
+    if scale.is_dense:
         factors = widths[:, None, None] * np.eye(dim)
     if num_curved:
-        more_locs, more_factors = _curved(key, door, num_curved, isinstance(scale, Cholesky))
+        more_locs, more_factors = _curved(key, door, num_curved, scale.is_dense)
         locs, factors = np.concatenate([locs, more_locs]), np.concatenate([factors, more_factors])
     return locs.astype(dtype), factors.astype(dtype)
 

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
+from relbo.families.natural import AbstractGeometry
+
 
 class AbstractFamily(eqx.Module):
     r"""A set $\mathcal{A}$ of densities on $\mathbb{R}^d$, in a bounded parameter set.
@@ -53,6 +55,16 @@ class AbstractFamily(eqx.Module):
     def transport(self, params: PyTree, noise: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """Noise to point; for families with `noise_on_host`."""
         raise NotImplementedError(f"{type(self).__name__} draws by `sample` alone.")
+
+    @property
+    def geometry(self) -> AbstractGeometry | None:
+        """How natural-gradient steps move a member; None where they have no closed form."""
+        return None
+
+    @property
+    def climbs_by(self) -> str:
+        """The name of the ascent, and of the oracle, that suits the family: "natural", "gradient" or "flow"."""
+        return "gradient" if self.geometry is None else "natural"
 
     @property
     def symmetric(self) -> bool:

@@ -38,6 +38,10 @@ class FlowFamily(AbstractFamily):
     num_units: int = eqx.field(static=True, default=16)
     box: Box = Box()
 
+    @property
+    def climbs_by(self):
+        return "flow"
+
     def init(self, loc, factor):
         flow = identity_flow(loc.shape[0], loc.dtype, self.num_layers, self.num_units)
         return self.project(FlowMember(loc, _SCALE.init(factor), jax.tree.map(jnp.asarray, flow)))

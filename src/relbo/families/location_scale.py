@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from relbo.families.base import AbstractFamily, Box
+from relbo.families.natural import capped
 from relbo.families.noise import AbstractNoise, Normal
 from relbo.families.scale import AbstractScale, Cholesky
 
@@ -49,7 +50,7 @@ class LocationScale(AbstractFamily):
         return self.noise.log_prob(params.noise, noise) - self.scale.log_det(params.scale)
 
     def log_probs(self, params, points):
-        if not isinstance(self.noise, Normal):
+        if not self.noise.is_normal:
             return super().log_probs(params, points)
         offsets = points[None] - params.loc[:, None]
         noise = self.scale.solve_each(params.scale, offsets)
@@ -68,12 +69,31 @@ class LocationScale(AbstractFamily):
         return LocationScaleParams(loc, scale, self.noise.project(params.noise))
 
     @property
+    def geometry(self):
+        return self.scale.geometry if self.noise.is_normal else None
+
+    def natural_step(
+        self, params: LocationScaleParams, slope: Float[Array, " dim"], curvature: Array, step_size: Float[Array, ""]
+    ) -> LocationScaleParams:
+        """One step with `slope` g and `curvature` G, its length in the component's own metric capped at sqrt(dim).
+
+        For families with a `geometry`. The result is not projected: bounds are the caller's.
+        """
+        geometry = self.scale.geometry
+        if geometry is None:
+            raise ValueError(f"{self} has no natural steps in closed form.")
+        limit = jnp.sqrt(jnp.asarray(slope.shape[0], slope.dtype))
+        shift = capped(step_size * slope, limit)
+        scale = geometry.step_scale(params.scale, capped(step_size * curvature, limit))
+        return LocationScaleParams(params.loc + self.scale.apply(params.scale, shift), scale, params.noise)
+
+    @property
     def symmetric(self):
         return True  # as all noise laws are
 
     @property
     def has_inner(self):
-        return isinstance(self.noise, Normal)
+        return self.noise.is_normal
 
     def log_inner(self, params, other):
         return self.scale.log_overlap(params.scale, other.scale, params.loc - other.loc)

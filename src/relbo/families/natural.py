@@ -23,10 +23,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from relbo.families.base import AbstractFamily
-from relbo.families.location_scale import LocationScale, LocationScaleParams
-from relbo.families.noise import Normal
-from relbo.families.scale import Cholesky, Diagonal, to_tril
+from relbo.families.triangular import from_tril, to_tril
 from relbo.runtime.linalg import inverse_lower
 
 
@@ -57,8 +54,7 @@ class FullGeometry(AbstractGeometry):
         eye = jnp.eye(curvature.shape[0], dtype=curvature.dtype)
         growth = eye + curvature + 0.5 * curvature @ curvature
         reverse = jnp.linalg.cholesky(growth[::-1, ::-1])  # reversed both ways, growth = upper @ upper.T
-        lower = to_tril(scale_params) @ inverse_lower(reverse)[::-1, ::-1].T
-        return jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower)))
+        return from_tril(to_tril(scale_params) @ inverse_lower(reverse)[::-1, ::-1].T)
 
 
 class DiagonalGeometry(AbstractGeometry):
@@ -72,37 +68,7 @@ class DiagonalGeometry(AbstractGeometry):
         return scale_params - 0.5 * jnp.log1p(curvature + 0.5 * curvature**2)
 
 
-def has_geometry(family: AbstractFamily) -> bool:
-    """Whether natural steps have a closed form here: normal noise, a full or diagonal scale."""
-    if not isinstance(family, LocationScale):
-        return False
-    return isinstance(family.noise, Normal) and isinstance(family.scale, Cholesky | Diagonal)
-
-
-def geometry_of(family: LocationScale) -> AbstractGeometry:
-    """The natural geometry of a family that has one."""
-    return FullGeometry() if isinstance(family.scale, Cholesky) else DiagonalGeometry()
-
-
-def natural_step(
-    family: LocationScale,
-    geometry: AbstractGeometry,
-    params: LocationScaleParams,
-    slope: Float[Array, " dim"],
-    curvature: Array,
-    step_size: Float[Array, ""],
-) -> LocationScaleParams:
-    """One step with `slope` g and `curvature` G, its length in the component's own metric capped at sqrt(dim).
-
-    The result is not projected: bounds are the caller's.
-    """
-    limit = jnp.sqrt(jnp.asarray(slope.shape[0], slope.dtype))
-    shift = _capped(step_size * slope, limit)
-    scale = geometry.step_scale(params.scale, _capped(step_size * curvature, limit))
-    loc = params.loc + family.scale.apply(params.scale, shift)
-    return LocationScaleParams(loc, scale, params.noise)
-
-
-def _capped(step, limit):
+def capped(step: Array, limit: Array) -> Array:
+    """A step of at most this length, in its own direction."""
     length = jnp.sqrt(jnp.sum(step**2))
     return step * jnp.minimum(1.0, limit / jnp.maximum(length, jnp.finfo(step.dtype).tiny))

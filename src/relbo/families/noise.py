@@ -17,6 +17,11 @@ from jaxtyping import Array, Float, Key, PyTree
 class AbstractNoise(eqx.Module):
     """A standardised law; `params` is a pytree of what is learned about it (empty for most)."""
 
+    @property
+    def is_normal(self) -> bool:
+        """Whether densities, inner products and natural gradients have the closed forms of normals."""
+        return False
+
     @abstractmethod
     def init(self, dtype) -> PyTree: ...
 
@@ -38,6 +43,10 @@ class AbstractNoise(eqx.Module):
 
 class Normal(AbstractNoise):
     """Independent standard normals."""
+
+    @property
+    def is_normal(self):
+        return True
 
     def init(self, dtype):
         return ()

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from relbo.families.base import AbstractFamily, Box
-from relbo.families.scale import Cholesky, to_tril
+from relbo.families.scale import Cholesky
+from relbo.families.triangular import to_tril
 from relbo.runtime.require import require
 
 _REDUNDANT = ("covariance_matrix", "precision_matrix")  # other words for scale_tril

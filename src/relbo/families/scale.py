@@ -9,13 +9,21 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from relbo.families.natural import AbstractGeometry, DiagonalGeometry, FullGeometry
+from relbo.families.triangular import from_tril, to_tril
 from relbo.runtime.linalg import inverse_and_log_det, inverse_lower
 
 
 class AbstractScale(eqx.Module):
     """A parameterised invertible linear map."""
+
+    geometry: eqx.AbstractClassVar[AbstractGeometry | None]
+    """How natural-gradient steps move a normal of this scale; None where they have no closed form."""
+    is_dense: eqx.AbstractClassVar[bool]
+    """Whether it holds a number for every pair of coordinates."""
 
     @abstractmethod
     def init(self, factor: Float[Array, " dim"] | Float[Array, "dim dim"]) -> PyTree:
@@ -43,12 +51,19 @@ class AbstractScale(eqx.Module):
         """The nearest parameters whose scales lie within `exp(+-log_bound)`."""
 
     @abstractmethod
+    def widths(self, params: PyTree) -> Float[np.ndarray, " dim"]:
+        """The standard deviation of every coordinate under normal noise, on the host and in double precision."""
+
+    @abstractmethod
     def log_overlap(self, params: PyTree, other: PyTree, offset: Float[Array, " dim"]) -> Float[Array, ""]:
         r"""$\log N(\text{offset};\, 0,\, A A^\top + B B^\top)$: the inner product of two normals so far apart."""
 
 
 class Diagonal(AbstractScale):
     """$A = \\mathrm{diag}(e^{\\ell})$; parameters: the vector of logarithms."""
+
+    geometry = DiagonalGeometry()
+    is_dense = False
 
     def init(self, factor):
         return jnp.log(factor if factor.ndim == 1 else jnp.linalg.norm(factor, axis=1))
@@ -68,6 +83,9 @@ class Diagonal(AbstractScale):
     def project(self, params, log_bound):
         return jnp.clip(params, -log_bound, log_bound)
 
+    def widths(self, params):
+        return np.exp(np.asarray(params, np.float64))
+
     def log_overlap(self, params, other, offset):
         log_scale = 0.5 * jnp.logaddexp(2 * params, 2 * other)
         return _log_normal(jnp.exp(-log_scale) * offset, jnp.sum(log_scale))
@@ -84,6 +102,8 @@ class LowRank(AbstractScale):
     A sum of a diagonal and a low-rank noise would be the textbook form, but is a density only for normals.
     """
 
+    geometry = None
+    is_dense = False
     rank: int = eqx.field(static=True, default=10)
 
     def __check_init__(self):
@@ -115,6 +135,9 @@ class LowRank(AbstractScale):
         bound = jnp.exp(0.5 * log_bound)
         return LowRankParams(jnp.clip(params.log_diag, -log_bound, log_bound), jnp.clip(params.tilt, -bound, bound))
 
+    def widths(self, params):
+        return np.exp(np.asarray(params.log_diag, np.float64))  # tilts, which make it wider, are left out
+
     def log_overlap(self, params, other, offset):
         # The sum of both covariances is D (I + V V') D, and with I + V' V = C C' the rest is of the size of V' V.
         log_diag = 0.5 * jnp.logaddexp(2 * params.log_diag, 2 * other.log_diag)
@@ -142,8 +165,11 @@ class LowRank(AbstractScale):
 class Cholesky(AbstractScale):
     """$A = L$ lower triangular; parameters: one matrix, the strict lower part of $L$ and $\\log$ of its diagonal."""
 
+    geometry = FullGeometry()
+    is_dense = True
+
     def init(self, factor):
-        return _from_tril(jnp.diag(factor) if factor.ndim == 1 else factor)
+        return from_tril(jnp.diag(factor) if factor.ndim == 1 else factor)
 
     def apply(self, params, noise):
         return to_tril(params) @ noise
@@ -159,12 +185,16 @@ class Cholesky(AbstractScale):
         return jnp.sum(jnp.diagonal(params))
 
     def resize(self, params, log_factor):
-        return _from_tril(to_tril(params) * jnp.exp(log_factor))
+        return from_tril(to_tril(params) * jnp.exp(log_factor))
 
     def project(self, params, log_bound):
         bound = jnp.exp(log_bound)
         diagonal = jnp.clip(jnp.diagonal(params), -log_bound, log_bound)
         return jnp.clip(jnp.tril(params, -1), -bound, bound) + jnp.diag(diagonal)
+
+    def widths(self, params):
+        matrix = np.asarray(params, np.float64)
+        return np.sqrt(np.sum(np.tril(matrix, -1) ** 2, axis=1) + np.exp(2 * np.diagonal(matrix)))
 
     def log_overlap(self, params, other, offset):
         # A A' + B B' = A (I + M M') A' with M = A^-1 B: what is factorised has no eigenvalue below one.
@@ -173,15 +203,6 @@ class Cholesky(AbstractScale):
         sum_factor = jnp.linalg.cholesky(jnp.eye(ratio.shape[0], dtype=ratio.dtype) + ratio @ ratio.T)
         noise = inverse_lower(sum_factor) @ (inverse @ offset)
         return _log_normal(noise, self.log_det(params) + jnp.sum(jnp.log(jnp.diagonal(sum_factor))))
-
-
-def to_tril(params: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
-    """The lower triangular matrix of `Cholesky` parameters."""
-    return jnp.tril(params, -1) + jnp.diag(jnp.exp(jnp.diagonal(params)))
-
-
-def _from_tril(lower: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
-    return jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower)))
 
 
 def _log_normal(noise: Float[Array, " dim"], log_det: Float[Array, ""]) -> Float[Array, ""]:

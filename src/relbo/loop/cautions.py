@@ -6,7 +6,6 @@ import jax
 import numpy as np
 
 from relbo.diagnostics.defensive import difference
-from relbo.families import Cholesky, LowRank
 from relbo.mixture import draw_each
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.warn import warn
@@ -104,11 +103,7 @@ def _of_noise(posterior: Posterior) -> None:
 
 def _widths(posterior: Posterior) -> np.ndarray:
     """The standard deviation of every coordinate, by the affine map."""
-    scale, params = posterior.whitened.family.scale, posterior.whitened.params.scale
-    if isinstance(scale, Cholesky):
-        matrix = np.asarray(params, np.float64)
-        return np.sqrt(np.sum(np.tril(matrix, -1) ** 2, axis=1) + np.exp(2 * np.diagonal(matrix)))
-    return np.exp(np.asarray(params.log_diag if isinstance(scale, LowRank) else params, np.float64))
+    return posterior.whitened.family.scale.widths(posterior.whitened.params.scale)
 
 
 def _draws(posterior: Posterior, num: int) -> np.ndarray:

@@ -19,7 +19,6 @@ from relbo.boosting.stopping import (
     Stalled,
 )
 from relbo.budgets import budget
-from relbo.families.natural import has_geometry
 from relbo.loop.cautions import caution
 from relbo.loop.progress import progress
 from relbo.loop.running import Run
@@ -107,8 +106,9 @@ def fit(
 
 def _may_learn(booster: Booster) -> bool:
     """Whether a flow may be tried as the map: one is trained for normal components, and kept where it is better."""
-    is_open = booster.preconditioner.kind == "auto" and has_geometry(booster.family) and booster.step_rule.monotone
-    return is_open and booster.target.dim > _TILED
+    if booster.preconditioner.kind != "auto" or booster.family.geometry is None:
+        return False
+    return booster.step_rule.monotone and booster.target.dim > _TILED
 
 
 _FIELDS = {

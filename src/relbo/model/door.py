@@ -204,7 +204,7 @@ def block_of(target: Any) -> int:
 def anchored(door: Door, point: Any) -> Door:
     """The door to a subsampling target with its anchor at `point` (in the target's own coordinates)."""
     flow, whitened = door.target.flow, door.target.affine
-    plain = whitened.target.target if isinstance(whitened.target, Anchored) else whitened.target
+    plain = whitened.target if whitened.anchor is None else whitened.anchor.target
     if not (plain.subsamples and plain.differentiable):
         return door
     there = Whitened(

@@ -50,9 +50,13 @@ class Whitened(AbstractWrapper):
 
     def with_target(self, target: AbstractTarget) -> "Whitened":
         """The same coordinates, and the same anchor, for another target of the same shape (new data)."""
-        if isinstance(self.target, Anchored):
-            target = self.target.moved(target)
-        return Whitened(target, self.family, self.params, self.flow)
+        moved = target if self.anchor is None else self.anchor.moved(target)
+        return Whitened(moved, self.family, self.params, self.flow)
+
+    @property
+    def anchor(self) -> Anchored | None:
+        """Of a target that subsamples."""
+        return self.target if isinstance(self.target, Anchored) else None
 
     @property
     def affine(self) -> "Whitened":
@@ -113,13 +117,7 @@ def scale_of(kind: str, dim: int):
 def identity_map(target: AbstractTarget, kind: str) -> Whitened:
     """Coordinates shifted to the starting point, not scaled."""
     family = LocationScale(Normal(), scale_of(kind, target.dim), WIDE)
-    params = _unit_member(family, np.asarray(target.initial)[0])
-    if isinstance(family.scale, LowRank):  # whose standard members are slightly tilted
-        params = jax.tree.map(jnp.zeros_like, params)
-        params = LocationScaleParams(jnp.asarray(np.asarray(target.initial)[0]), params.scale, ())
-    return Whitened(target, family, params)
-
-
-@partial(compiled, runs_once=True)
-def _unit_member(family, loc):
-    return family.init(loc, jnp.ones_like(loc))
+    loc = np.asarray(target.initial)[0]
+    shapes = jax.eval_shape(lambda: family.scale.init(jnp.ones(loc.shape, loc.dtype)))
+    unscaled = jax.tree.map(lambda leaf: jnp.asarray(np.zeros(leaf.shape, leaf.dtype)), shapes)  # of every scale
+    return Whitened(target, family, LocationScaleParams(jnp.asarray(loc), unscaled, ()))

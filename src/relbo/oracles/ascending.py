@@ -1,5 +1,7 @@
 """The oracle that climbs: the best starts of the pool, moved uphill side by side, the best ends kept."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -27,6 +29,12 @@ class AscentOracle(AbstractOracle):
 
     def check(self, family):
         self.ascent.check(family)
+
+    def first_ascent(self):
+        return self.ascent
+
+    def with_draws(self, least):
+        return dataclasses.replace(self, ascent=self.ascent.with_draws(least))
 
     def propose(self, key, door, cloud, modes, objective, estimator, iteration, most):
         start_key, ascent_key = (jax.random.fold_in(key, index) for index in range(2))

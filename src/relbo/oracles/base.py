@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Key, PyTree
 
+from relbo.ascent import AbstractAscent
 from relbo.families import AbstractFamily
 from relbo.model.door import Door
 from relbo.objectives import AbstractEstimator, AbstractObjective
@@ -35,6 +36,20 @@ class AbstractOracle(eqx.Module):
     """Settings of an oracle."""
 
     starts: eqx.AbstractVar[Starts]
+
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether the log density must be differentiable, whatever the estimator."""
+        return False
+
+    def first_ascent(self) -> AbstractAscent | None:
+        """What fits the first component as the oracle fits those that follow; None where it does not climb."""
+        return None
+
+    def with_draws(self, least: int) -> "AbstractOracle":
+        """The same oracle with at least so many draws a step, as estimates without gradients need."""
+        del least
+        return self
 
     @abstractmethod
     def check(self, family: AbstractFamily) -> None:

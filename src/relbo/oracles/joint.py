@@ -11,12 +11,15 @@ a line search towards $s$ ends, too: use `step="line_search"` with this oracle, 
 draws of its own, and is right also where the ascent has not quite arrived.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from relbo.ascent import GradientAscent
 from relbo.ascent.base import Improved, Tally, empty_tally, masked_mean, masked_std_err
 from relbo.ascent.gradient import default_optimizer, draws_of, guarded_update, own_densities, solid, surrogates
 from relbo.mixture import Numbers
@@ -47,6 +50,12 @@ class JointOracle(AbstractOracle):
 
     def check(self, family):
         del family  # every family will do
+
+    def first_ascent(self):
+        return GradientAscent(self.num_steps, self.num_draws, self.learning_rate)
+
+    def with_draws(self, least):
+        return dataclasses.replace(self, num_draws=max(self.num_draws, least))
 
     def propose(self, key, door, cloud, modes, objective, estimator, iteration, most):
         start_key, ascent_key = (jax.random.fold_in(key, index) for index in range(2))

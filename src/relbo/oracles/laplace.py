@@ -31,6 +31,10 @@ class LaplaceOracle(AbstractOracle):
     num_restarts: int = eqx.field(static=True, default=8)
     starts: Starts = Starts()
 
+    @property
+    def needs_gradient(self):
+        return True
+
     def check(self, family):
         del family
 

@@ -4,18 +4,15 @@ import dataclasses
 import math
 from typing import Any
 
-import equinox as eqx
-
 from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
 from relbo.boosting.booster import Booster
 from relbo.budgets import Budget, budget
-from relbo.coordinates.race import Preconditioner
-from relbo.families import DENSE_LIMIT, AbstractFamily, FlowFamily, resolve_family
-from relbo.families.natural import has_geometry
+from relbo.coordinates.race import KINDS, Preconditioner
+from relbo.families import DENSE_LIMIT, AbstractFamily, resolve_family
 from relbo.model.memory import affordable_draws, as_bytes, check_size, points_at_once
 from relbo.objectives import ESTIMATORS, RELBO, AbstractEstimator, AbstractObjective, FiniteStep
 from relbo.oracles import AbstractOracle, AscentOracle, GradientOracle, JointOracle, LaplaceOracle, Starts
-from relbo.runtime.choices import choose_name, choose_object
+from relbo.runtime.choices import choose_name, choose_object, whole_number
 from relbo.steps import STEPS, AbstractStep
 from relbo.targets import as_target
 
@@ -54,32 +51,30 @@ def make_booster(
     memory = None if max_memory is None else as_bytes(max_memory)
     chosen_family = resolve_family(family, target.dim)
     afford = budget(target.dim)
-    natural = "natural" if has_geometry(chosen_family) else "gradient"
-    if isinstance(chosen_family, FlowFamily):
-        natural = "flow"
+    suited = chosen_family.climbs_by
     chosen_estimator = _estimator(target, estimator)
-    chosen_oracle = choose_object("oracle", oracle or natural, _oracles(afford), AbstractOracle)
+    chosen_oracle = choose_object("oracle", oracle or suited, _oracles(afford), AbstractOracle)
     if refine is True or refine is False or refine is None:
-        refinement = _refinements(afford)[natural] if refine else None
+        refinement = _refinements(afford)[suited] if refine else None
     else:
         refinement = choose_object("refine", refine, _refinements(afford), AbstractAscent)
-    if isinstance(chosen_oracle, LaplaceOracle) and not target.differentiable:
+    if chosen_oracle.needs_gradient and not target.differentiable:
         raise ValueError('oracle="laplace" needs gradients, and this target has none. Use oracle="natural".')
-    first = _first_ascent(chosen_oracle, natural, afford)
+    first = chosen_oracle.first_ascent() or _ascents(afford)[suited]
     if not chosen_estimator.needs_gradient:
-        chosen_oracle, refinement, first = _with_more_draws((chosen_oracle, refinement, first))
+        chosen_oracle, first = chosen_oracle.with_draws(_SCORE_DRAWS), first.with_draws(_SCORE_DRAWS)
+        refinement = None if refinement is None else refinement.with_draws(_SCORE_DRAWS)
     chosen_oracle.check(chosen_family)
     for ascent in (first, refinement):
         if ascent is not None:
             ascent.check(chosen_family)
-    if not isinstance(precondition, Preconditioner):
-        precondition = Preconditioner(precondition, num_draws=afford.ascent_draws)
+    maps = {kind: Preconditioner(kind, num_draws=afford.ascent_draws) for kind in KINDS}
+    precondition = choose_object("precondition", precondition, maps, Preconditioner)
     _check_flow(precondition.kind, target)
     check_size(chosen_family, target.dim, target.dtype, afford.capacity, precondition.kind == "dense", memory)
     if num_measure is None:
         num_measure = _FULL_DATA_DRAWS if target.subsamples else afford.measure_draws
-    elif isinstance(num_measure, bool) or not isinstance(num_measure, int) or num_measure < 64:
-        raise ValueError(f"num_measure must be an integer of at least 64, got {num_measure!r}.")
+    num_measure = whole_number("num_measure", num_measure, 64)
     chosen_step = choose_object("step", step, _steps(afford), AbstractStep)
     chosen_step.check(chosen_family)
     if min_improvement is None:
@@ -143,16 +138,24 @@ def _estimator(target, estimator) -> AbstractEstimator:
 
 def _oracles(afford: Budget) -> dict[str, AbstractOracle]:
     starts = Starts(afford.num_residual, afford.num_walks, afford.num_initial, num_draws=afford.start_draws)
+    restarts = {"natural": afford.num_restarts, "gradient": 4, "flow": 2}
+    climbing = {
+        name: AscentOracle(ascent=ascent, num_restarts=min(restarts[name], afford.num_restarts), starts=starts)
+        for name, ascent in _ascents(afford).items()
+    }
     return {
-        "natural": AscentOracle(ascent=_natural(afford), num_restarts=afford.num_restarts, starts=starts),
-        "gradient": GradientOracle(
-            num_draws=min(16, afford.ascent_draws), num_restarts=min(4, afford.num_restarts), starts=starts
-        ),
-        "flow": AscentOracle(
-            ascent=_slow_gradient(afford, _FLOW_STEPS), num_restarts=min(2, afford.num_restarts), starts=starts
-        ),
+        **climbing,
         "laplace": LaplaceOracle(num_restarts=min(8, 2 * afford.num_restarts), starts=starts),
         "joint": JointOracle(),
+    }
+
+
+def _ascents(afford: Budget) -> dict[str, AbstractAscent]:
+    """By the names of `AbstractFamily.climbs_by`: what moves proposals."""
+    return {
+        "natural": NaturalAscent(num_draws=afford.ascent_draws, step_size=afford.step_size),
+        "gradient": GradientAscent(num_draws=min(16, afford.ascent_draws)),
+        "flow": _slow_gradient(afford, _FLOW_STEPS),
     }
 
 
@@ -167,39 +170,8 @@ def _slow_gradient(afford: Budget, num_steps: int) -> GradientAscent:
     return GradientAscent(num_steps, num_draws=min(16, afford.ascent_draws), learning_rate=_FLOW_RATE)
 
 
-def _natural(afford: Budget) -> NaturalAscent:
-    return NaturalAscent(num_draws=afford.ascent_draws, step_size=afford.step_size)
-
-
 def _steps(afford: Budget) -> dict[str, AbstractStep]:
     def thrifty(step):
         return dataclasses.replace(step, num_draws=min(step.num_draws, afford.weight_draws))
 
     return {name: thrifty(step) for name, step in STEPS.items()}
-
-
-def _first_ascent(oracle: AbstractOracle, kind: str, afford: Budget) -> AbstractAscent:
-    """The first component is fitted as the oracle fits those that follow, if it climbs."""
-    if isinstance(oracle, AscentOracle):
-        return oracle.ascent
-    if isinstance(oracle, JointOracle):
-        return GradientAscent(oracle.num_steps, oracle.num_draws, oracle.learning_rate)
-    return _natural(afford) if kind == "natural" else GradientAscent(num_draws=min(16, afford.ascent_draws))
-
-
-def _with_more_draws(parts):
-    """The same parts with enough draws for the score-function estimator."""
-
-    def widen(part):
-        if isinstance(part, AscentOracle):
-            return eqx.tree_at(lambda p: p.ascent, part, widen(part.ascent))
-        if isinstance(part, JointOracle):
-            return dataclasses.replace(part, num_draws=max(part.num_draws, _SCORE_DRAWS))
-        if isinstance(part, NaturalAscent):
-            return NaturalAscent(part.num_steps, max(part.num_draws, _SCORE_DRAWS), part.step_size, part.decay)
-        if isinstance(part, GradientAscent):
-            draws = max(part.num_draws, _SCORE_DRAWS)
-            return GradientAscent(part.num_steps, draws, part.learning_rate, part.optimizer)
-        return part
-
-    return tuple(widen(part) for part in parts)
