@@ -12,7 +12,8 @@ from relbo.ascent.curvature import softest
 from relbo.budgets import budget
 from relbo.coordinates.race import Preconditioner, find_map
 from relbo.families import DENSE_LIMIT
-from relbo.model.door import Door, block_of
+from relbo.model.blocks import block_of
+from relbo.model.door import Door
 from relbo.model.whitening import identity_map
 from relbo.objectives import ESTIMATORS
 from relbo.oracles import AscentOracle, NaturalOracle, Starts

@@ -8,7 +8,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from relbo import families, objectives, oracles, plots, steps
+    from relbo import distributed, families, objectives, oracles, plots, steps
     from relbo.boosting.booster import Booster
     from relbo.boosting.state import State
     from relbo.boosting.stopping import (
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from relbo.comparison import Agreement, compare
     from relbo.coordinates.race import Preconditioner
     from relbo.diagnostics import Diagnosis, diagnose, resample
+    from relbo.distributed.starting import local_rows
     from relbo.loop.fitting import fit
     from relbo.objectives import RELBO, FiniteStep
     from relbo.oracles import GradientOracle, JointOracle, LaplaceOracle, NaturalOracle, Starts
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from relbo.settings.presets import preset
     from relbo.steps import Adaptive, Away, Fixed, FullyCorrective, LineSearch, NormCorrective, Pairwise
     from relbo.storage import load, save
-    from relbo.targets import from_callable, from_log_density, from_numpyro, from_pymc, from_stan
+    from relbo.targets import from_callable, from_log_density, from_numpyro, from_pymc, from_rows, from_stan
     from relbo.views.arviz import to_arviz
 
 __version__ = "0.1.0"
@@ -78,6 +79,7 @@ __all__ = [
     "calibrate",
     "compare",
     "diagnose",
+    "distributed",
     "enable_compile_cache",
     "families",
     "fit",
@@ -85,8 +87,10 @@ __all__ = [
     "from_log_density",
     "from_numpyro",
     "from_pymc",
+    "from_rows",
     "from_stan",
     "load",
+    "local_rows",
     "make_booster",
     "objectives",
     "oracles",
@@ -109,6 +113,7 @@ _HOMES = {
     "comparison": "Agreement compare",
     "coordinates.race": "Preconditioner",
     "diagnostics": "Diagnosis diagnose resample",
+    "distributed.starting": "local_rows",
     "loop.fitting": "fit",
     "objectives": "RELBO FiniteStep",
     "oracles": "GradientOracle JointOracle LaplaceOracle NaturalOracle Starts",
@@ -123,7 +128,7 @@ _HOMES = {
     "settings.presets": "preset",
     "steps": "Adaptive Away Fixed FullyCorrective LineSearch NormCorrective Pairwise",
     "storage": "load save",
-    "targets": "from_callable from_log_density from_numpyro from_pymc from_stan",
+    "targets": "from_callable from_log_density from_numpyro from_pymc from_rows from_stan",
     "views.arviz": "to_arviz",
 }
 """The public names by the module that they are in; those that are missing here are modules themselves."""

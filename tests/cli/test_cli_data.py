@@ -7,7 +7,7 @@ import pytest
 
 from relbo.cli.data import Data, read_data
 from relbo.cli.mapping import Input, explain_missing, map_again, map_arguments
-from relbo.cli.models import LogDensity, NumPyroModel, PyMCFunction, PyMCModel, ReadyTarget, load_model, split_values
+from relbo.cli.models import LogDensity, NumPyroModel, PyMCFunction, PyMCModel, ReadyTarget, load_model
 from relbo.cli.session import UsageError
 
 TABLE = "age,dose,Outcome\n1,0.5,3\n2,1.5,4\n3,2.5,5\n"
@@ -184,7 +184,7 @@ def test_a_numpyro_model_is_found(write):
     path = write("m.py", "import numpyro\ndef helper(x): pass\ndef model(x, *, y=None): pass\n")
     model = load_model(str(path))
     assert isinstance(model, NumPyroModel) and [each.name for each in model.inputs()] == ["x", "y"]
-    assert split_values(model.function, {"x": 1, "y": 2}) == ([1], {"y": 2})
+    assert model.new_arguments({"x": 1, "y": 2}, set()) == ([1], {"y": 2})
     assert load_model(f"{path}:helper").function.__name__ == "helper"
 
 

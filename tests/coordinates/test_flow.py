@@ -43,10 +43,10 @@ def bent():
     return relbo.from_log_density(bent_log_density, jnp.zeros(DIM))
 
 
-def some_flow(dtype=np.float32, dim=DIM, num_layers=3, seed=0):
+def some_flow(dtype=np.float32, dim=DIM, num_layers=3, skewed=True):
     """A flow that is nothing special."""
-    rng = np.random.default_rng(seed)
-    moved = identity_flow(dim, dtype, num_layers, 8)
+    rng = np.random.default_rng(0)
+    moved = identity_flow(dim, dtype, num_layers, 8, skewed)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf + 0.3 * rng.standard_normal(leaf.shape), dtype), moved)
 
 
@@ -63,7 +63,7 @@ def one_round(monkeypatch):
 # The map
 
 
-@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("num_layers", [0, 1, 2, 3])
 def test_the_inverse_is_exact(num_layers):
     with jax.enable_x64(True):
         flow, noise = some_flow(np.float64, 5, num_layers), some_noise(dim=5, dtype=np.float64)
@@ -82,9 +82,10 @@ def test_the_inverse_in_single_precision():
     np.testing.assert_allclose(again, points, rtol=1e-5, atol=1e-5)
 
 
-def test_determinant_score_and_gradient_are_those_of_the_map():
+@pytest.mark.parametrize(("num_layers", "skewed"), [(3, True), (0, True), (2, False)])
+def test_determinant_score_and_gradient_are_those_of_the_map(num_layers, skewed):
     with jax.enable_x64(True):
-        flow, noise = some_flow(np.float64), some_noise(8, dtype=np.float64)
+        flow, noise = some_flow(np.float64, DIM, num_layers, skewed=skewed), some_noise(8, dtype=np.float64)
 
         def log_q(x):
             u, log_det = flow.inverse(x)
@@ -100,8 +101,8 @@ def test_determinant_score_and_gradient_are_those_of_the_map():
 
         @eqx.filter_jit
         def learned(flow, noise):
-            looks = flow.looks(noise)
-            return flow.score(looks), flow.pull(looks, slopes, rise)
+            way = flow.way(noise)
+            return flow.score(way), flow.pull(way, slopes, rise)
 
         def climbed(flow, noise):
             points, log_dets = flow.transport(noise)
@@ -120,6 +121,12 @@ def test_a_new_flow_moves_nothing():
     points, log_dets = eqx.filter_jit(identity_flow(DIM, np.float32).transport)(noise)
     np.testing.assert_array_equal(points, noise)
     np.testing.assert_array_equal(log_dets, 0.0)
+
+
+def test_a_flow_without_layers_is_no_larger_than_its_points():
+    dim = 2000
+    traced = jax.make_jaxpr(identity_flow(dim, np.float32, 0).transport)(np.zeros(dim, np.float32))
+    assert max((np.size(const) for const in traced.consts), default=0) <= dim
 
 
 # The door
@@ -147,6 +154,27 @@ def test_training_learns_the_bend(one_round):
     assert learned.elbo.value + 2 * learned.elbo.std_err > -0.1 and learned.elbo.value < 4 * learned.elbo.std_err
     assert before < learned.elbo.value - 0.3
     assert door.spent["flow"] > 150 * 128
+
+
+def test_many_dimensions_are_skewed_one_by_one():
+    """Logarithms of gamma variables, log Z = 0: what each has left to gain from a normal, their number makes nats."""
+    shape, dim = 4.0, 300
+
+    def log_density(z):
+        x = z / jnp.sqrt(shape) + jnp.log(shape)
+        return jnp.sum(shape * x - jnp.exp(x)) - dim * (math.lgamma(shape) + 0.5 * math.log(shape))
+
+    door = Door(identity_map(relbo.from_log_density(log_density, jnp.zeros(dim)), "affine"))
+    learned = learning.learn_flow(jax.random.key(0), door)
+    assert learned.flow.num_layers == 0 and learned.flow.skew is not None
+    assert -2.5 < learned.elbo.value < 5 * learned.elbo.std_err  # the best normals: about -6.4
+
+
+@pytest.mark.parametrize(("dim", "num_layers", "skewed"), [(64, 3, False), (65, 3, True), (257, 0, True)])
+def test_coordinates_are_skewed_where_layers_have_too_few_units(dim, num_layers, skewed):
+    flow = learning._new_flow(dim, np.float32)
+    assert flow.num_layers == num_layers and (flow.skew is not None) is skewed
+    assert skewed is (flow.num_units < dim)
 
 
 def test_a_broken_corner_does_not_break_training(one_round):

@@ -230,7 +230,7 @@ def test_stake_is_the_size_of_the_tail():
 
 def test_names_of_scalars():
     names, columns = named_columns({"a": np.arange(3.0), "b": np.arange(12.0).reshape(3, 2, 2)})
-    assert names == ["a", "b[0, 0]", "b[0, 1]", "b[1, 0]", "b[1, 1]"]
+    assert names == ["a", "b[0,0]", "b[0,1]", "b[1,0]", "b[1,1]"]
     assert columns.shape == (3, 5) and columns[2, 4] == 11.0
 
 

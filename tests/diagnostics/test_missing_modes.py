@@ -10,12 +10,13 @@ from test_diagnostics import measured, student_3
 
 import relbo
 from helpers import Known
+from relbo.ascent import NaturalAscent
 from relbo.diagnostics import diagnosis_of, modes_of
 
 FAR = Known(np.array([0.3, 0.7]), np.array([[-9.0], [8.0]]), np.array([[[0.5]], [[1.0]]]), 1.7)
 SETTINGS = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=3, starts=relbo.Starts(num_modes=8)),
-    "refine": relbo.settings.names.NaturalAscent(num_steps=20, num_draws=16),
+    "refine": NaturalAscent(num_steps=20, num_draws=16),
     "progress_bar": False,
 }
 

@@ -53,9 +53,13 @@ def test_an_oracle_that_diverges(value, num):
         assert "iterations were done" in posterior.stop_reason  # it is not the model that is broken
 
 
-@pytest.mark.parametrize(("offset", "warned"), [(1e3, False), (3e5, True)])
-def test_float32_that_is_too_coarse_is_warned_of(offset, warned, recwarn):
-    target = relbo.from_log_density(lambda z, low: -low - 0.5 * jnp.sum(z**2), jnp.zeros(1), args=(offset,))
+@pytest.mark.parametrize(("offset", "casts", "warned"), [(1e3, True, False), (3e5, False, False), (3e5, True, True)])
+def test_float32_that_is_too_coarse_is_warned_of(offset, casts, warned, recwarn):
+    def log_density(z, low):
+        value = -low - 0.5 * jnp.sum(z**2)
+        return value.astype(jnp.float32) if casts else value
+
+    target = relbo.from_log_density(log_density, jnp.zeros(1), args=(offset,))
     relbo.fit(target, **{**SETTINGS, "max_components": 1})
     said = [str(warning.message) for warning in recwarn if "is rounded to" in str(warning.message)]
-    assert bool(said) == warned and all("jax_enable_x64" in text for text in said)
+    assert bool(said) == warned and all("casts to float32" in text for text in said)

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 import relbo
+from relbo.ascent import NaturalAscent
 from relbo.model.door import Door
 
 SETTINGS = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=8)),
-    "refine": relbo.settings.names.NaturalAscent(num_steps=20, num_draws=16),
+    "refine": NaturalAscent(num_steps=20, num_draws=16),
     "progress_bar": False,
 }
 

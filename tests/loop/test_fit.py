@@ -21,10 +21,11 @@ from helpers import (
     two_modes_posterior,
     within,
 )
+from relbo.ascent import NaturalAscent
 
 SMALL = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=8)),
-    "refine": relbo.settings.names.NaturalAscent(num_steps=20, num_draws=16),
+    "refine": NaturalAscent(num_steps=20, num_draws=16),
 }
 
 

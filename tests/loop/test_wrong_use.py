@@ -15,6 +15,7 @@ import pytest
 
 import relbo
 from lean_fits import lean_target
+from stan_programs import EIGHT_SCHOOLS, SCHOOLS
 
 # In a process of its own, for the run-time type checker of the tests would speak first.
 
@@ -173,9 +174,6 @@ def test_a_stan_program_without_parameters_is_refused_before_it_is_compiled(tmp_
 
 
 def test_prediction_with_stan_names_the_generated_quantities():
-    program = (
-        "parameters { real mu; } model { mu ~ normal(0, 1); } generated quantities { real y_rep = normal_rng(mu, 1); }"
-    )
-    target = relbo.from_stan(program)
-    with pytest.raises(ValueError, match=r"predicts by its generated quantities .* this one computes y_rep"):
+    target = relbo.from_stan(EIGHT_SCHOOLS, SCHOOLS, name="eight_schools")
+    with pytest.raises(ValueError, match=r"predicts by its generated quantities .* this one computes .*y_rep"):
         target.predict({}, 0)

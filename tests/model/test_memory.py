@@ -18,7 +18,8 @@ from relbo.ascent import GradientAscent, NaturalAscent, lbfgs_paths
 from relbo.ascent.curvature import laplace_factors
 from relbo.families import resolve_family
 from relbo.mixture import empty_mixture
-from relbo.model.door import _evaluate, block_of
+from relbo.model.blocks import block_of
+from relbo.model.door import _evaluate
 from relbo.model.memory import as_bytes, points_at_once
 from relbo.model.whitening import identity_map
 from relbo.objectives import ESTIMATORS, FiniteStep

@@ -8,10 +8,11 @@ import pytest
 
 import relbo
 from helpers import GRID, integrate, target_of, within
+from relbo.ascent import NaturalAscent
 
 SETTINGS = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=8)),
-    "refine": relbo.settings.names.NaturalAscent(num_steps=20, num_draws=16),
+    "refine": NaturalAscent(num_steps=20, num_draws=16),
     "max_components": 2,
     "progress_bar": False,
 }

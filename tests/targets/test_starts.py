@@ -123,7 +123,7 @@ REPORTS = {
     "NaN among the predictors": (
         regression,
         (HOLED, np.zeros(3)),
-        r"contain NaN: x\[2, 1\] = nan.*'y' \(Normal\) .* 1 of 3 observations is NaN: y\[2\] = 0.*loc\[2\] = nan",
+        r"contain NaN: x\[2,1\] = nan.*'y' \(Normal\) .* 1 of 3 observations is NaN: y\[2\] = 0.*loc\[2\] = nan",
     ),
     "a parameter": (negative_width, (np.ones(2),), r"NumPyro says: .*scale.*scale\[0\] = -1, scale\[1\] = -1"),
     "a factor": (impossible, (np.ones(2),), "The factor 'never' is never = -inf"),

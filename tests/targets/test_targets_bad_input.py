@@ -174,7 +174,7 @@ def test_unconstrain_checks_structure_and_shapes():
 
 BAD_CALLABLES = {
     "not a function": ((3, 3), {}, "function"),
-    "dim": ((normal_on_host, 0), {}, "positive integer"),
+    "dim": ((normal_on_host, 0), {}, "dim must be an integer of at least 1, got 0"),
     "vector": ((lambda z: (-z, -z), 3), {}, r"value .* must be a scalar, got shape \(3,\)"),
     "short gradient": ((lambda z: (0.0, z[:2]), 3), {}, r"gradient .* of shape \(3,\), got shape \(2,\)"),
     "no gradient": ((lambda z: -z @ z, 3), {}, r"must return \(value, gradient\), got float64. Pass gradient=False"),

@@ -114,6 +114,11 @@ class Tally(eqx.Module):
             return np.where(count > 0, total / count, np.nan), np.sqrt(variance) / np.maximum(count, 1)
 
 
+def first_settled(num_steps: int) -> int:
+    """The step from which on a tally counts: the last quarter of a climb, where the objective hardly changes."""
+    return num_steps - max(1, num_steps // 4)
+
+
 def empty_tally(num: int, dtype) -> Tally:
     zeros = np.zeros(num, dtype)
     return Tally(zeros, zeros, zeros, np.zeros((), np.int32))

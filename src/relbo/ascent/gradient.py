@@ -15,6 +15,7 @@ from relbo.ascent.base import (
     Tally,
     choose,
     empty_tally,
+    first_settled,
     masked_mean,
     masked_std_err,
     step_weights,
@@ -52,10 +53,9 @@ class GradientAscent(AbstractAscent):
     def improve(self, key, door, mixture, objective, estimator, params, iteration):
         state = _begin(self, params, None)
         points = _draw(self, mixture.family, key, state.params, np.asarray(0, np.int32))
-        last, iteration = self.num_steps - max(1, self.num_steps // 4), np.asarray(iteration, np.int32)
+        last, iteration = first_settled(self.num_steps), np.asarray(iteration, np.int32)
         for step in range(self.num_steps):
             seen = door(points, "proposals", batch=(key, step))
-            # The tally is of the last quarter of the steps, where the objective hardly changes any more.
             fresh = np.asarray(step <= last)
             args = (key, seen, points, state, np.asarray(step, np.int32), fresh, iteration)
             state, points = _improve_step(self, mixture, objective, estimator, *args)

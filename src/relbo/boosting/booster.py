@@ -14,6 +14,7 @@ import dataclasses
 import math
 import time
 from collections import Counter
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -64,6 +65,8 @@ class Booster(eqx.Module):
     """Draws, over all slots, for ELBO, gap and the test whether a component is kept, at the most."""
     points_at_once: int | None = eqx.field(static=True, default=None)
     """At how many points the target is evaluated side by side, at the most; None where memory sets no limit."""
+    points_over: Any = eqx.field(static=True, default=None)
+    """A mesh over whose devices points are divided; None where they are not."""
     missing: tuple[str, ...] = eqx.field(static=True, default=())
     """Settings that the file from which this was loaded could not hold; they stand at their defaults."""
 
@@ -75,7 +78,7 @@ class Booster(eqx.Module):
         """
         begun = Begun()
         map_key, first_key, mode_key, measure_key, flow_key = host_split(key, 5)
-        door = Door(identity_map(self.target, self.preconditioner.kind), self.points_at_once)
+        door = self.door(identity_map(self.target, self.preconditioner.kind))
         door = find_map(map_key, door, self.preconditioner, self.estimator)
         if self.preconditioner.kind == "flow":
             door = door.through(door.target.with_flow(learn_flow(flow_key, door).flow))
@@ -133,7 +136,7 @@ class Booster(eqx.Module):
             new, refine_nan = refinement.refine(refine_key, door, new, self.estimator)
             num_nan += refine_nan
         seen = measure(measure_key, door, old, new, proposals.best, self.num_measure, self.min_improvement)
-        accepted = self._is_gain(seen.improvement, state.elbo)
+        accepted = self._is_gain(seen.improvement)
         after = State(
             state.target,
             with_weights(new, weights_of(new)) if accepted else old,
@@ -190,7 +193,7 @@ class Booster(eqx.Module):
             new, more = ascent.refine(jax.random.fold_in(key, round_index), door, new, self.estimator)
             num_nan += more
         seen = measure(key, door, state.mixture, new, None, self.num_measure, 0.0)
-        accepted = bool(seen.improvement.value > 0)
+        accepted = bool(seen.improvement.value > seen.elbo.rounding)
         after = state
         if accepted:
             values = (with_weights(new, weights_of(new)), seen.elbo.estimate)
@@ -199,12 +202,12 @@ class Booster(eqx.Module):
             after, Tried("polish", 0.0, num_nan, seen.improvement), accepted, seen.elbo, door, begun
         )
 
-    def _is_gain(self, improvement: Estimate, elbo: Estimate) -> bool:
-        """Whether what was tried is better by enough, and by more than noise and rounding (unless all are kept)."""
+    def _is_gain(self, improvement: Estimate) -> bool:
+        """Whether what was tried is better by enough, and by more than its error: noise and rounding (unless all are
+        kept)."""
         if self.min_improvement == -math.inf:
             return not math.isnan(improvement.value)
-        rounding = float(np.finfo(self.target.dtype).eps) * abs(float(elbo.value))
-        return bool(improvement.value > max(self.min_improvement, improvement.std_err, rounding))
+        return bool(improvement.value > max(self.min_improvement, improvement.std_err))
 
     def gap(self, key: Key[Array, ""], door: Door, mixture: Mixture, params: PyTree) -> Estimate:
         """The duality gap of a mixture at the component `params`, on fresh draws."""
@@ -230,7 +233,7 @@ class Booster(eqx.Module):
 
     def door(self, target: Whitened) -> Door:
         """The door to the target in the coordinates of a state."""
-        return Door(target, self.points_at_once, Counter())
+        return Door(target, self.points_at_once, Counter(), self.points_over)
 
     def rebased(self, whitened: Whitened) -> Whitened:
         """This booster's target in given coordinates, its anchor (if it subsamples) where it was."""
@@ -311,6 +314,7 @@ class Booster(eqx.Module):
             num_zero=measured.num_zero,
             nan_fraction=measured.num_nan / max(1, measured.estimate.num_draws),
             spread=measured.spread,
+            rounding=measured.rounding,
             several_modes=disagree(self.family, state.modes),
             compile_seconds=compile_seconds() - begun.compiled,
             spent=dict(door.spent),

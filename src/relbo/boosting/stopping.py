@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 import equinox as eqx
 
@@ -12,6 +13,17 @@ from relbo.records.trace import Record
 
 class AbstractStop(eqx.Module):
     """A rule; `reason` returns how the fit ends when it fires, None otherwise. A sentence will do: it has converged."""
+
+    means_near: ClassVar[bool] = False
+    """Whether it fires where nothing is left to gain: such a fit is not polished, and one that is continued, which asks
+    for more, does not ask this rule again."""
+    gives_up: ClassVar[bool] = False
+    """Whether it fires because iterations gain no more: modes that the mixture lacks are sought before the end."""
+
+    @property
+    def most_components(self) -> float:
+        """The largest number of components that it allows."""
+        return math.inf
 
     @abstractmethod
     def reason(self, records: list[Record]) -> Stop | str | None: ...
@@ -32,6 +44,8 @@ class GapBelow(AbstractStop):
 
     tol: float = 0.002
     times: int = 2
+
+    gives_up = True
 
     def reason(self, records):
         last = records[-self.times :]
@@ -60,6 +74,8 @@ class Stalled(AbstractStop):
     min_improvement: float = FEW.min_gain
     far: float = math.inf
     min_share: float = 0.0
+
+    gives_up = True
 
     def reason(self, records):
         learned = records[0].kind == "flow"
@@ -91,6 +107,8 @@ class Near(AbstractStop):
     tol: float = ENOUGH
     num_seen: int = 4
 
+    means_near = True
+
     def reason(self, records):
         last = records[-1]
         divergence = 0.5 * next((record.spread for record in reversed(records) if record.accepted), math.inf) ** 2
@@ -110,6 +128,10 @@ class MaxComponents(AbstractStop):
     def __check_init__(self):
         if self.num < 1:
             raise ValueError(f"max_components must be at least 1, got {self.num}.")
+
+    @property
+    def most_components(self):
+        return self.num
 
     def reason(self, records):
         if records[-1].num_components < self.num:

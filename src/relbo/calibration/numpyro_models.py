@@ -15,6 +15,9 @@ import numpyro
 from numpyro.primitives import Messenger
 
 from relbo.calibration.trial import AbstractExperiment
+from relbo.posterior.posterior import Posterior
+from relbo.targets import AbstractTarget
+from relbo.targets.numpyro.data import is_data
 from relbo.targets.numpyro.target import NumPyroTarget, read_target
 
 
@@ -91,9 +94,9 @@ class NumPyroExperiment(AbstractExperiment):
         return self.__dict__ | {"params": None, "data": None, "_target": None}
 
 
-def from_prior(target: NumPyroTarget, num_simulations: int, seed: int) -> NumPyroExperiment:
+def from_prior(target: AbstractTarget, num_simulations: int, seed: int) -> NumPyroExperiment:
     """Parameters from the prior and data given them."""
-    _check(target)
+    target = _checked(target)
     factors = [site.name for site in target.facts.of_kind("factor")]
     if factors:
         raise ValueError(
@@ -103,18 +106,24 @@ def from_prior(target: NumPyroTarget, num_simulations: int, seed: int) -> NumPyr
     return NumPyroExperiment(Reobserved(target.model), target, target.sample_prior(num_simulations, seed))
 
 
-def from_draws(target: NumPyroTarget, params: dict[str, np.ndarray], seed: int) -> NumPyroExperiment:
-    """Parameters as given, a second set of data for each, and the model's own data beside it."""
-    _check(target)
+def from_posterior(posterior: Posterior, num_simulations: int, draw_seed: int, data_seed: int) -> NumPyroExperiment:
+    """Parameters from the posterior, a second set of data for each, and the model's own data beside it."""
+    target = _checked(posterior.target)
     if target.facts.enumerated:
         raise ValueError(
             "the model has discrete latents, and a second set of data would need their values too. "
             "Calibrate the model itself, relbo.calibrate(target)."
         )
-    return NumPyroExperiment(Repeated(target.model), target, (params, target.predict(params, seed)))
+    params = posterior.sample(num_simulations, seed=draw_seed)
+    return NumPyroExperiment(Repeated(target.model), target, (params, target.predict(params, data_seed)))
 
 
-def _check(target: NumPyroTarget) -> None:
+def _checked(target: AbstractTarget) -> NumPyroTarget:
+    if not isinstance(target, NumPyroTarget):
+        raise TypeError(
+            f"a {type(target).__name__} knows a density, and not how data are drawn. Write simulate(rng) -> (params, "
+            "data) and pass it with make_target, which makes such a target from data."
+        )
     if not target.facts.of_kind("observed"):
         raise ValueError(
             "the model has no observed sites, so there are no data to simulate. Pass the data, as for a fit: their "
@@ -126,6 +135,7 @@ def _check(target: NumPyroTarget) -> None:
             f"the model subsamples its plates ({names}), and simulated data would have to follow the minibatch. Drop "
             "subsample_size, or give simulate and make_target."
         )
+    return target
 
 
 def _as_observed(name: str, values: np.ndarray, observed: np.ndarray) -> np.ndarray:
@@ -135,5 +145,4 @@ def _as_observed(name: str, values: np.ndarray, observed: np.ndarray) -> np.ndar
 
 
 def _to_host(leaf: Any) -> Any:
-    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(leaf) if isinstance(leaf, jax.Array) and not is_key else leaf
+    return np.asarray(leaf) if is_data(leaf) else leaf

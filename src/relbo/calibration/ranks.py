@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import chdtr, chdtrc, ndtr, ndtri  # not scipy.stats, which is slow to import
 
 from relbo.records.estimate import Estimate
 
@@ -69,8 +70,6 @@ def uniforms(ranks: np.ndarray, num_draws: int, seed: int) -> np.ndarray:
 
 def check_ranks(name: str, levels: np.ndarray) -> RankTest:
     """Test that `levels`, from `uniforms`, are uniform."""
-    from scipy.special import chdtr, chdtrc, ndtr, ndtri  # not scipy.stats, which is slow to import
-
     num = len(levels)
     scores = ndtri(levels)
     mean, width = scores.mean(), scores.std(ddof=1)

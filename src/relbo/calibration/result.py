@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.special import ndtri
 
 from relbo.calibration.ranks import NUM_TESTS, RankTest, check_ranks, holm, uniforms
 from relbo.calibration.trial import LOG_JOINT, Failure
 from relbo.records.estimate import Estimate
-from relbo.runtime.tables import html_block, html_line, html_table, text_table
+from relbo.runtime.tables import Tabular
 
 MAX_FAILURES = 0.05
 """A larger share of failed simulations and the calibration has not passed: those that worked are no fair sample."""
@@ -20,7 +21,7 @@ _POWER_SCORE = 1.2816  # the normal quantile of 0.9
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Tabular):
     """Ranks of true parameters among draws of their posteriors, and whether they are uniform, as they should be.
 
     Printing it gives a short table; `relbo.plots.ranks` draws the worst quantities.
@@ -127,29 +128,19 @@ class Calibration:
 
     def detectable(self) -> tuple[float, float]:
         """The shift in posterior sds and the relative error of an sd that would be found nine times in ten."""
-        from scipy.special import ndtri
-
         distance = float(-ndtri(self._level_each / 2)) + _POWER_SCORE
         num = len(self.ranks)
         return distance / math.sqrt(num), distance / math.sqrt(2 * num)
 
-    def __str__(self) -> str:
-        return "\n".join([*text_table([_HEADING, *self._rows()]), *self._lines(), self.verdict])
-
-    def _repr_html_(self) -> str:
-        lines = map(html_line, self._lines())
-        return html_block(html_line(self.verdict, strong=True), html_table(_HEADING, self._rows()), *lines)
-
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         rows: list[tuple[str, ...]] = []
         for test in self.worst[:_ROWS]:
             p = self.p_values[test.name]
             problem = test.problem(self.level / NUM_TESTS) if p < self.level else ""
             rows.append((test.name, f"{p:.2g}", str(test.shift), str(test.width), problem))
-        return rows
+        return _HEADING, rows
 
     def _lines(self) -> list[str]:
-        """What there is to say below the table."""
         lines = []
         if len(self.names) > _ROWS:
             lines.append(f"... and {len(self.names) - _ROWS} more, with larger p")

@@ -18,15 +18,18 @@ import time
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import closing
+from functools import singledispatch
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from relbo.calibration.result import Calibration
-from relbo.calibration.trial import AbstractExperiment, Failure, FitWith, Ranks, SimulatorExperiment, Trial
+from relbo.calibration.trial import AbstractExperiment, Failure, FitWith, Outcomes, Ranks, SimulatorExperiment, Trial
 from relbo.calibration.workers import choose_num_processes, run_trials
 from relbo.loop.progress import count_up
 from relbo.posterior.posterior import Posterior
+from relbo.runtime.choices import whole_number
 from relbo.runtime.require import require
 from relbo.targets import AbstractTarget, from_numpyro
 
@@ -76,18 +79,17 @@ def calibrate(
     experiment = _experiment(model, args, kwargs, make_target, num_simulations, seed)
     trial = Trial(experiment, _checked_fit(fit), num_draws, seed)
     processes = choose_num_processes(num_processes, num_simulations)
-    outcomes: list[Ranks | Failure] = []
-    interrupted = False
+    outcomes, interrupted = Outcomes(), False
     try:
         with count_up(progress_bar, "calibrating", num_simulations) as report:
             _collect(run_trials(trial, experiment.jobs(num_simulations), processes), outcomes, num_simulations, report)
     except KeyboardInterrupt:
-        if sum(isinstance(one, Ranks) for one in outcomes) < 2:
+        if len(outcomes.ranks) < 2:
             raise
         interrupted = True
-        warnings.warn(f"Interrupted: returning the ranks of {len(outcomes)} simulations.", stacklevel=2)
-    names, ranks = _stack([one for one in outcomes if isinstance(one, Ranks)])
-    failures = sorted((one for one in outcomes if isinstance(one, Failure)), key=lambda one: one.simulation)
+        warnings.warn(f"Interrupted: returning the ranks of {outcomes.num} simulations.", stacklevel=2)
+    names, ranks = _stack(outcomes.ranks)
+    failures = sorted(outcomes.failures, key=lambda failure: failure.simulation)
     seconds = time.perf_counter() - begun
     return Calibration(names, ranks, num_draws, num_simulations, failures, seconds, seed, level, interrupted)
 
@@ -100,34 +102,35 @@ def _experiment(model, args, kwargs, make_target, num_simulations: int, seed: in
                 "bind them with functools.partial."
             )
         return SimulatorExperiment(model, make_target, seed)
-    if isinstance(model, AbstractTarget | Posterior):
-        if args or kwargs:
-            raise TypeError(f"calibrate takes no arguments of a model beside a {type(model).__name__}, which has them.")
-        target = model.target if isinstance(model, Posterior) else model
-    elif callable(model):
-        target = from_numpyro(model, *args, **kwargs)
-    else:
-        raise TypeError(
-            f"calibrate takes a NumPyro model, a target or a posterior of one, or simulate and make_target; got "
-            f"{type(model).__name__}. For a PyMC model write simulate(rng) and make_target(data)."
-        )
-    return _numpyro_experiment(model, target, num_simulations, seed)
+    if callable(model):
+        model, args, kwargs = from_numpyro(model, *args, **kwargs), (), {}
+    if args or kwargs:
+        raise TypeError(f"calibrate takes no arguments of a model beside a {type(model).__name__}, which has them.")
+    draw_seed, data_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2) >> 1)
+    return _simulations(model, num_simulations, draw_seed, data_seed)
 
 
-def _numpyro_experiment(model: Any, target: AbstractTarget, num_simulations: int, seed: int) -> AbstractExperiment:
+@singledispatch
+def _simulations(model, num_simulations: int, draw_seed: int, data_seed: int) -> AbstractExperiment:
+    raise TypeError(
+        f"calibrate takes a NumPyro model, a target or a posterior of one, or simulate and make_target; got "
+        f"{type(model).__name__}. For a PyMC model write simulate(rng) and make_target(data)."
+    )
+
+
+@_simulations.register
+def _(model: AbstractTarget, num_simulations: int, draw_seed: int, data_seed: int) -> AbstractExperiment:
+    return _numpyro_models().from_prior(model, num_simulations, draw_seed)
+
+
+@_simulations.register
+def _(model: Posterior, num_simulations: int, draw_seed: int, data_seed: int) -> AbstractExperiment:
+    return _numpyro_models().from_posterior(model, num_simulations, draw_seed, data_seed)
+
+
+def _numpyro_models() -> Any:
     require("numpyro", extra="numpyro")
-    from relbo.calibration.numpyro_models import from_draws, from_prior
-    from relbo.targets.numpyro.target import NumPyroTarget
-
-    if not isinstance(target, NumPyroTarget):
-        raise TypeError(
-            f"a {type(target).__name__} knows a density, and not how data are drawn. Write simulate(rng) -> (params, "
-            "data) and pass it with make_target, which makes such a target from data."
-        )
-    draw_seed, data_seed = (int(one) for one in np.random.SeedSequence(seed).generate_state(2) >> 1)
-    if isinstance(model, Posterior):
-        return from_draws(target, model.sample(num_simulations, seed=draw_seed), data_seed)
-    return from_prior(target, num_simulations, draw_seed)
+    return import_module("relbo.calibration.numpyro_models")
 
 
 def _checked_fit(fit) -> Callable[[AbstractTarget, int], Posterior]:
@@ -139,31 +142,28 @@ def _checked_fit(fit) -> Callable[[AbstractTarget, int], Posterior]:
 
 
 def _check_numbers(num_simulations: int, num_draws: int, level: float) -> None:
-    for name, value, least in (("num_simulations", num_simulations, 2), ("num_draws", num_draws, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+    whole_number("num_simulations", num_simulations, 2)
+    whole_number("num_draws", num_draws, 1)
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
 
 
-def _collect(
-    trials: Generator[Ranks | Failure, None, None], outcomes: list[Ranks | Failure], num_simulations: int, report
-) -> None:
-    """Append outcomes as they come; whatever happens, the processes are ended."""
+def _collect(trials: Generator[Ranks | Failure, None, None], outcomes: Outcomes, num_simulations: int, report) -> None:
+    """Outcomes as they come; whatever happens, the processes are ended."""
     with warnings.catch_warnings(), closing(trials):
         warnings.filterwarnings("ignore", message=".*tasks which were still being processed")  # ended early, as we mean
         for outcome in trials:
-            outcomes.append(outcome)
-            report(sum(isinstance(one, Failure) for one in outcomes))
+            outcome.add_to(outcomes)
+            report(len(outcomes.failures))
             _check_hope(outcomes, num_simulations)
 
 
-def _check_hope(outcomes: list[Ranks | Failure], num_simulations: int) -> None:
+def _check_hope(outcomes: Outcomes, num_simulations: int) -> None:
     """Stop where nothing works, rather than fail a hundred times."""
-    failures = [one for one in outcomes if isinstance(one, Failure)]
-    if len(failures) == len(outcomes) >= min(_HOPELESS, num_simulations) or len(failures) >= num_simulations - 1:
+    failures = outcomes.failures
+    if len(failures) == outcomes.num >= min(_HOPELESS, num_simulations) or len(failures) >= num_simulations - 1:
         raise RuntimeError(
-            f"{len(failures)} of {len(outcomes)} simulations failed, so there is nothing to test. "
+            f"{len(failures)} of {outcomes.num} simulations failed, so there is nothing to test. "
             f"The first: {failures[0].message}"
         )
 

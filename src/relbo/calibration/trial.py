@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from relbo.mixture import map_chunks
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.compiling import compiled
 from relbo.targets import AbstractTarget, as_target
-from relbo.targets.layout import named_leaves
+from relbo.targets.layout import entry_names, named_leaves
 
 LOG_JOINT = "log joint density"
 
@@ -42,10 +42,10 @@ class SimulatorExperiment(AbstractExperiment):
         return [(self.seed, index) for index in range(num_simulations)]
 
     def realise(self, job: Any) -> tuple[Any, AbstractTarget]:
-        found = self.simulate(np.random.default_rng(job))
-        if not isinstance(found, tuple) or len(found) != 2:
-            raise TypeError(f"simulate(rng) must return (params, data), got {type(found).__name__}.")
-        return found[0], as_target(self.make_target(found[1]))
+        drawn = self.simulate(np.random.default_rng(job))
+        if not isinstance(drawn, tuple) or len(drawn) != 2:
+            raise TypeError(f"simulate(rng) must return (params, data), got {type(drawn).__name__}.")
+        return drawn[0], as_target(self.make_target(drawn[1]))
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,27 @@ class FitWith:
         return fit(target, seed=seed, progress_bar=False, **self.settings)
 
 
+@dataclass
+class Outcomes:
+    """How simulations ended, in the order in which they did."""
+
+    ranks: list["Ranks"] = field(default_factory=list)
+    failures: list["Failure"] = field(default_factory=list)
+
+    @property
+    def num(self) -> int:
+        return len(self.ranks) + len(self.failures)
+
+
 @dataclass(frozen=True)
 class Failure:
     """A simulation without ranks, and why."""
 
     simulation: int
     message: str
+
+    def add_to(self, outcomes: Outcomes) -> None:
+        outcomes.failures.append(self)
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,9 @@ class Ranks:
     names: list[str]
     values: np.ndarray
     truth: np.ndarray
+
+    def add_to(self, outcomes: Outcomes) -> None:
+        outcomes.ranks.append(self)
 
 
 @dataclass(frozen=True)
@@ -97,7 +115,8 @@ class Trial:
                 raise RuntimeError(posterior.stop_reason)
             draws = posterior.sample_unconstrained(self.num_draws, seed=int(draw_seed))
             values, constrained = _quantities(truth, target, posterior, draws)
-            names = _scalar_names(values)
+            first = target.first_index
+            names = [entry for name, value in values.items() for entry in entry_names(name, value.shape, first)]
             below, drawn = _flat(values, 0), _flat(constrained, 1)
             _check_numbers(names, below, drawn)
             ranks = rank_of(below, drawn, np.random.default_rng(tie_seed))
@@ -140,14 +159,6 @@ def _log_joint_at(target: AbstractTarget, truth: Any, draws) -> np.ndarray | Non
 def _log_joint(target, truth, draws):
     points = jnp.concatenate([target.unconstrain(truth)[None], draws])
     return map_chunks(target.log_density, points, target.points_at_once)
-
-
-def _scalar_names(values: dict[str, np.ndarray]) -> list[str]:
-    return [
-        f"{name}[{','.join(map(str, index))}]" if index else name
-        for name, value in values.items()
-        for index in np.ndindex(value.shape)
-    ]
 
 
 def _flat(values: dict[str, np.ndarray], leading: int) -> np.ndarray:

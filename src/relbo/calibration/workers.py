@@ -14,9 +14,12 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from typing import Any
 
+import cloudpickle
 import jax
+import joblib
 
 from relbo.calibration.trial import Failure, Ranks, Trial
+from relbo.runtime.choices import whole_number
 
 _FITS_PER_PROCESS = 8
 _FEWEST_THREADS = 2
@@ -26,13 +29,9 @@ _DIED = "its process died (killed, out of memory, or ended by the model itself)"
 def choose_num_processes(wanted: int | None, num_simulations: int) -> int:
     """One for every core, as long as each has fits enough to be worth its start; one on a GPU, which is not shared."""
     if wanted is None:
-        import joblib
-
         cores = joblib.cpu_count() if jax.default_backend() == "cpu" else 1
         return max(1, min(cores, num_simulations // _FITS_PER_PROCESS))
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
-        raise ValueError(f"num_processes must be an integer of at least 1, or None, got {wanted!r}.")
-    return min(wanted, num_simulations)
+    return min(whole_number("num_processes", wanted, 1), num_simulations)
 
 
 def run_trials(trial: Trial, jobs: list[Any], num_processes: int) -> Generator[Ranks | Failure, None, None]:
@@ -56,8 +55,6 @@ def run_trials(trial: Trial, jobs: list[Any], num_processes: int) -> Generator[R
 
 
 def _pool(folder: pathlib.Path, jobs: dict[int, Any], num_processes: int) -> Generator[Ranks | Failure, None, None]:
-    import joblib
-
     parallel = joblib.Parallel(
         num_processes, backend="loky", return_as="generator_unordered", batch_size=1, max_nbytes=None
     )
@@ -80,8 +77,6 @@ def _begun(folder: pathlib.Path, waiting: dict[int, Any]) -> list[int]:
 
 
 def _write(trial: Trial, path: pathlib.Path, num_processes: int) -> None:
-    import cloudpickle
-
     threads = max(_FEWEST_THREADS, (os.cpu_count() or 1) // num_processes)
     config = {name: getattr(jax.config, name) for name in ("jax_enable_x64", "jax_compilation_cache_dir")}
     # The trial is pickled apart: reading it may start JAX, and what JAX reads at its start has to come first.
@@ -100,8 +95,6 @@ def _work(folder: str, simulation: int, job: Any) -> Ranks | Failure:
 
 
 def _read(path: pathlib.Path) -> Trial:
-    import cloudpickle
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the user's process, which ends the others
     threads, config, trial = cloudpickle.loads(path.read_bytes())
     os.environ.setdefault("NPROC", str(threads))  # the size of XLA's pool of threads

@@ -1,10 +1,12 @@
-"""The commands: parse, call, print. What they do is in the modules that each of them imports when it runs."""
+"""The commands: parse, call, print. What they do is in the modules of `cli`, each imported when it is first used."""
 
 import pathlib
 from typing import Annotated, Any
 
 import typer
 
+import relbo
+from relbo import cli
 from relbo.cli import options as o
 from relbo.cli.session import session
 
@@ -24,8 +26,6 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> bool:
     if wanted:
-        import relbo
-
         print(f"relbo {relbo.__version__}")
         raise typer.Exit
     return wanted
@@ -86,16 +86,13 @@ def fit(
     relbo fit model.py --data data.csv --arg X=age,dose --arg y=outcome --report report.html
     """
     with session(as_json, quiet, debug) as talk:
-        from relbo.cli import fits
-        from relbo.cli.work import prepare
-
-        prepare(talk, x64, cache)
+        cli.work.prepare(talk, x64, cache)
         stem = pathlib.Path(model.partition(".py:")[0]).stem
-        outputs = fits.Outputs(out or pathlib.Path(f"{stem}.relbo"), report, netcdf, num_draws)
+        outputs = cli.fits.Outputs(out or pathlib.Path(f"{stem}.relbo"), report, netcdf, num_draws)
         settings: dict[str, Any] = {"seed": seed, "max_components": max_components, "family": family, "step": step}
         settings |= {"refine": refine, "precondition": precondition, "oracle": oracle, "max_memory": max_memory}
         settings |= {"checkpoint": checkpoint, "max_evaluations": max_evaluations, "max_seconds": max_seconds}
-        fits.fit(talk, model, _source(data, arg, kind, drop_missing), dry_run, outputs, settings)
+        cli.fits.fit(talk, model, _source(data, arg, kind, drop_missing), dry_run, outputs, settings)
 
 
 @app.command(epilog=_EPILOG)
@@ -123,12 +120,9 @@ def resume(
     A file holds no model, so the model's file and its data are given again. The file is executed.
     """
     with session(as_json, quiet, debug) as talk:
-        from relbo.cli import fits
-        from relbo.cli.work import prepare
-
-        prepare(talk, False, cache)
-        outputs = fits.Outputs(out or fits.beside(path), report, netcdf, num_draws)
-        fits.resume(talk, path, model, _source(data, arg, kind, drop_missing), outputs, max_components)
+        cli.work.prepare(talk, False, cache)
+        outputs = cli.fits.Outputs(out or cli.fits.beside(path), report, netcdf, num_draws)
+        cli.fits.resume(talk, path, model, _source(data, arg, kind, drop_missing), outputs, max_components)
 
 
 @app.command(epilog=_EPILOG)
@@ -148,12 +142,9 @@ def diagnose(
 ) -> None:
     """Say how good a fit is. Without the model by the draws in the file, with it (it is executed) by fresh ones."""
     with session(as_json, quiet, debug) as talk:
-        from relbo.cli import looks
-        from relbo.cli.work import prepare
-
-        prepare(talk, False, cache)
-        posterior = looks.load_with_model(path, model, _source(data, arg, kind, drop_missing))
-        looks.diagnose(talk, posterior, num_draws, seed)
+        cli.work.prepare(talk, False, cache)
+        posterior = cli.looks.load_with_model(path, model, _source(data, arg, kind, drop_missing))
+        cli.looks.diagnose(talk, posterior, num_draws, seed)
 
 
 @app.command(epilog=_EPILOG)
@@ -168,11 +159,8 @@ def summary(
 ) -> None:
     """Show the parameters of a fit: means with errors, standard deviations, quantiles."""
     with session(as_json, quiet, debug) as talk:
-        from relbo.cli import looks
-        from relbo.cli.work import prepare
-
-        prepare(talk, False, cache)
-        looks.summary(talk, path, num_draws, seed)
+        cli.work.prepare(talk, False, cache)
+        cli.looks.summary(talk, path, num_draws, seed)
 
 
 @app.command(epilog=_EPILOG)
@@ -194,12 +182,9 @@ def sample(
 ) -> None:
     """Draw from a fit: CSV on stdout, or CSV, TSV, JSON, npz, Parquet or NetCDF in a file."""
     with session(as_json, quiet, debug) as talk:
-        from relbo.cli import looks
-        from relbo.cli.work import prepare
-
-        prepare(talk, False, cache)
-        posterior = looks.load_with_model(path, model, _source(data, arg, kind, drop_missing))
-        looks.sample(talk, posterior, num_draws, seed, out, resample)
+        cli.work.prepare(talk, False, cache)
+        posterior = cli.looks.load_with_model(path, model, _source(data, arg, kind, drop_missing))
+        cli.looks.sample(talk, posterior, num_draws, seed, out, resample)
 
 
 @app.command(epilog=_EPILOG)
@@ -223,11 +208,8 @@ def predict(
 ) -> None:
     """Draw new observations from a fit. The model's file (executed) and the data it was fitted to are given again."""
     with session(as_json, quiet, debug) as talk:
-        from relbo.cli import looks
-        from relbo.cli.work import prepare
-
-        prepare(talk, False, cache)
-        looks.predict(talk, path, model, _source(data, arg, kind, drop_missing), new or [], num_draws, seed, out)
+        cli.work.prepare(talk, False, cache)
+        cli.looks.predict(talk, path, model, _source(data, arg, kind, drop_missing), new or [], num_draws, seed, out)
 
 
 @app.command(epilog=_EPILOG)
@@ -243,11 +225,8 @@ def compare(
 ) -> None:
     """Measure a fit against another one or against reference draws, chance told apart from error."""
     with session(as_json, quiet, debug) as talk:
-        from relbo.cli import looks
-        from relbo.cli.work import prepare
-
-        prepare(talk, False, cache)
-        looks.compare(talk, one, other, num_draws, seed)
+        cli.work.prepare(talk, False, cache)
+        cli.looks.compare(talk, one, other, num_draws, seed)
 
 
 @app.command(epilog=_EPILOG)
@@ -267,12 +246,9 @@ def report(
 ) -> None:
     """Write one HTML page about a fit: verdict, parameters, pictures, diagnostics. It needs no network."""
     with session(as_json, quiet, debug) as talk:
-        from relbo.cli import looks
-        from relbo.cli.work import prepare
-
-        prepare(talk, False, cache)
-        posterior = looks.load_with_model(path, model, _source(data, arg, kind, drop_missing))
-        looks.report(talk, posterior, out or path.with_suffix(".html"), title)
+        cli.work.prepare(talk, False, cache)
+        posterior = cli.looks.load_with_model(path, model, _source(data, arg, kind, drop_missing))
+        cli.looks.report(talk, posterior, out or path.with_suffix(".html"), title)
 
 
 @app.command(epilog=_EPILOG)
@@ -287,17 +263,15 @@ def reproduce(
 ) -> None:
     """Rerun the paper's experiments, in a clone of relbo's repository."""
     with session(False, False, debug) as talk:
-        from relbo.cli.doctor import reproduce as run
-
         given = {"--data": data, "--seeds": seeds, "--out": out}
         options = [text for name, value in given.items() if value is not None for text in (name, str(value))]
-        run(talk, names or [], [*options, *(["--quick"] if fast else []), *(["--fresh"] if fresh else [])])
+        cli.doctor.reproduce(
+            talk, names or [], [*options, *(["--quick"] if fast else []), *(["--fresh"] if fresh else [])]
+        )
 
 
 @app.command(epilog=_EPILOG)
 def doctor(as_json: o.Json = False, quiet: o.Quiet = False, debug: o.Debug = False) -> None:
     """Show versions, devices, compiler and cache, and whether a fit can run here."""
     with session(as_json, quiet, debug) as talk:
-        from relbo.cli.doctor import doctor as examine
-
-        examine(talk)
+        cli.doctor.doctor(talk)

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from relbo.cli.session import ERROR, Session
+from relbo.runtime.folders import cache_folder
 
 _NEEDED = ("relbo", "jax", "jaxlib", "equinox", "optax", "jaxtyping", "numpy", "rich")
 _OPTIONAL = {
@@ -62,10 +63,8 @@ def _version(package: str) -> str | None:
 def _devices(problems: list[str]) -> str:
     """What JAX computes on, tried with a small sum."""
     try:
-        import jax
-        import jax.numpy as jnp
-
-        total = float(jnp.arange(4.0).sum())
+        jax = importlib.import_module("jax")
+        total = float(jax.numpy.arange(4.0).sum())
     except Exception as error:
         problems.append(f"JAX cannot compute: {type(error).__name__}: {error}")
         return "none"
@@ -85,8 +84,6 @@ def _compiler() -> str:
 
 
 def _cache(problems: list[str]) -> str:
-    from relbo.runtime.compiling import cache_folder
-
     try:
         folder = cache_folder()
     except OSError as error:
@@ -108,6 +105,4 @@ def reproduce(talk: Session, names: list[str], options: list[str]) -> None:
             "the experiments are not here: they are part of relbo's repository, and not of the installed package. "
             "Clone it, and run this command in its folder."
         )
-    from importlib import import_module
-
-    talk.code = import_module("experiments.__main__").main([*(names or ["all"]), *options])
+    talk.code = importlib.import_module("experiments.__main__").main([*(names or ["all"]), *options])

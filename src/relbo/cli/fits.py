@@ -6,7 +6,7 @@ from typing import Any
 
 import relbo
 from relbo.cli.mapping import Arguments
-from relbo.cli.models import Model, StanProgram
+from relbo.cli.models import Model
 from relbo.cli.session import Session, UsageError
 from relbo.cli.work import check_complete, load_fit, make_target, read_model, show_diagnosis, show_mapping, show_summary
 from relbo.storage.reading import read
@@ -37,7 +37,7 @@ def fit(
     outputs.check()
     model, data, arguments = read_model(model_text, **source)
     show_mapping(talk, model, arguments)
-    if dry_run and isinstance(model, StanProgram):  # to be made a target it would have to be compiled
+    if dry_run and model.needs_compiling:
         check_complete(data, arguments)
         _show_dry_run(talk, model, arguments)
         return

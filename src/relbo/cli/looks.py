@@ -9,7 +9,7 @@ import relbo
 from relbo.cli.data import read_data
 from relbo.cli.fits import write_report
 from relbo.cli.mapping import Arguments, map_again
-from relbo.cli.models import Model, NumPyroModel, PyMCModel, split_values
+from relbo.cli.models import Model
 from relbo.cli.session import BAD_VERDICT, Session, UsageError
 from relbo.cli.work import load_fit, make_target, read_model, show_diagnosis, show_summary, write_draws
 from relbo.runtime.require import require
@@ -80,23 +80,17 @@ def _new_arguments(
     model: Model, arguments: Arguments, posterior: relbo.Posterior, new: list[pathlib.Path], source: dict[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
     """The model's arguments for new data, without those that were observed: they are what is drawn."""
-    if not isinstance(model, NumPyroModel | PyMCModel):
-        raise UsageError(f"{model.title}, cannot be given new data here: only NumPyro models and pm.Data can.")
     seen = [np.asarray(value) for value in posterior.target.observed_data().values()]
     observed = {each.name for each in arguments.mapped if _is_among(each.value, seen)}
     values = map_again(
         arguments, read_data(new), observed, first_code=model.first_code, drop_missing=source["drop_missing"]
     )
-    if isinstance(model, PyMCModel):
-        return [], values
-    return split_values(model.function, values | dict.fromkeys(observed))
+    return model.new_arguments(values, observed)
 
 
 def _is_among(value: Any, seen: list[np.ndarray]) -> bool:
     """Whether these are the observed data, up to the rounding of their precision."""
-    if not isinstance(value, np.ndarray):
-        return False
-    return any(value.shape == each.shape and np.allclose(value, each, rtol=1e-5) for each in seen)
+    return any(np.shape(value) == each.shape != () and np.allclose(value, each, rtol=1e-5) for each in seen)
 
 
 def _as_dataset(draws: dict[str, np.ndarray]) -> Any:

@@ -282,6 +282,4 @@ def _is_missing(column: np.ndarray) -> np.ndarray:
 
 
 def _kind(value: Any) -> tuple[str, str]:
-    if isinstance(value, np.ndarray):
-        return str(value.shape), str(value.dtype)
-    return "", repr(value)
+    return (str(value.shape), str(value.dtype)) if np.ndim(value) else ("", repr(value))

@@ -10,9 +10,14 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import relbo
 from relbo.cli.mapping import Input
 from relbo.cli.session import MODULE_PREFIX, UsageError
 from relbo.runtime.choices import did_you_mean
+from relbo.runtime.require import is_loaded_instance
+from relbo.targets import AbstractTarget
+from relbo.targets.pymc.data import replace_data
+from relbo.targets.stan.build import inputs_of
 
 KINDS = ("numpyro", "pymc", "log-density", "stan", "target")
 _PREFERRED = ("model", "target", "log_density")
@@ -31,6 +36,11 @@ class Model(abc.ABC):
         """From where the model's language counts, for texts that become numbers."""
         return 0
 
+    @property
+    def needs_compiling(self) -> bool:
+        """Whether it has to be compiled, which takes its time, before it is a target."""
+        return False
+
     @abc.abstractmethod
     def inputs(self) -> list[Input]:
         """The data that it can be given."""
@@ -38,6 +48,10 @@ class Model(abc.ABC):
     @abc.abstractmethod
     def target(self, values: dict[str, Any]) -> Any:
         """The target, with these data."""
+
+    def new_arguments(self, values: dict[str, Any], observed: set[str]) -> tuple[list[Any], dict[str, Any]]:
+        """What `relbo.predict` takes for new data. What was `observed` is drawn, and not among them."""
+        raise UsageError(f"{self.title}, cannot be given new data here: only NumPyro models and pm.Data can.")
 
 
 def load_model(text: str, kind: str | None = None) -> Model:
@@ -79,10 +93,11 @@ class NumPyroModel(Model):
         return _inputs(self.function)
 
     def target(self, values: dict[str, Any]) -> Any:
-        import relbo
-
-        args, kwargs = split_values(self.function, values)
+        args, kwargs = _split_values(self.function, values)
         return relbo.from_numpyro(self.function, *args, **kwargs)
+
+    def new_arguments(self, values: dict[str, Any], observed: set[str]) -> tuple[list[Any], dict[str, Any]]:
+        return _split_values(self.function, values | dict.fromkeys(observed))
 
 
 @dataclass(frozen=True)
@@ -101,8 +116,6 @@ class LogDensity(Model):
         return _inputs(self.function)[1:]
 
     def target(self, values: dict[str, Any]) -> Any:
-        import relbo
-
         example = self.module.example
         if callable(example):
             example = example(**{each.name: values[each.name] for each in _inputs(example) if each.name in values})
@@ -128,11 +141,11 @@ class PyMCModel(Model):
         return [Input(variable.name, required=False, ndim=variable.ndim) for variable in self.model.data_vars]
 
     def target(self, values: dict[str, Any]) -> Any:
-        import relbo
-        from relbo.targets.pymc.data import replace_data
-
         replace_data(self.model, values, None)
         return relbo.from_pymc(self.model)
+
+    def new_arguments(self, values: dict[str, Any], observed: set[str]) -> tuple[list[Any], dict[str, Any]]:
+        return [], values
 
 
 @dataclass(frozen=True)
@@ -150,9 +163,7 @@ class PyMCFunction(Model):
         return _inputs(self.function)
 
     def target(self, values: dict[str, Any]) -> Any:
-        import relbo
-
-        args, kwargs = split_values(self.function, values)
+        args, kwargs = _split_values(self.function, values)
         return relbo.from_pymc(self.function(*args, **kwargs))
 
 
@@ -165,18 +176,18 @@ class StanProgram(Model):
         return 1
 
     @property
+    def needs_compiling(self) -> bool:
+        return True
+
+    @property
     def title(self) -> str:
         return f"{self.path}, a Stan program"
 
     def inputs(self) -> list[Input]:
-        from relbo.targets.stan.build import inputs_of
-
         found = inputs_of(self.path.read_text(), self.path.parent)
         return [Input(name, required=True, ndim=int(about["dimensions"])) for name, about in found.items()]
 
     def target(self, values: dict[str, Any]) -> Any:
-        import relbo
-
         return relbo.from_stan(str(self.path), values)
 
 
@@ -198,7 +209,7 @@ class ReadyTarget(Model):
         return self.made
 
 
-def split_values(function: Any, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _split_values(function: Any, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Values as positional arguments as far as they go, the others by name."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -296,18 +307,16 @@ def _kind_of(module: ModuleType) -> str:
 
 
 def _package(value: Any) -> str:
-    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "") or ""
+    name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "") or ""
     return str(name).partition(".")[0]
 
 
 def _is_pymc(value: Any) -> bool:
-    pymc = sys.modules.get("pymc")
-    return pymc is not None and isinstance(value, pymc.Model)
+    return is_loaded_instance(value, "pymc", "Model")
 
 
 def _is_target(value: Any) -> bool:
-    base = sys.modules.get("relbo.targets.base")
-    return base is not None and isinstance(value, base.AbstractTarget)
+    return isinstance(value, AbstractTarget)
 
 
 def _inputs(function: Any) -> list[Input]:

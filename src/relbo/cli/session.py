@@ -1,7 +1,6 @@
 """How a command speaks: sentences for people, one JSON object for machines, exit codes for scripts."""
 
 import json
-import math
 import sys
 import traceback
 import warnings
@@ -13,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from relbo.runtime.plain import plain
 
 GOOD, ERROR, USAGE, BAD_VERDICT = 0, 1, 2, 3
 """Exit codes. Wrong options, which typer finds, end with 2."""
@@ -122,18 +123,3 @@ def _place(error: BaseException) -> str:
         return ""
     (file,) = {name.removeprefix(MODULE_PREFIX) for name in names if name.startswith(MODULE_PREFIX)}
     return f"{file}.py, line {lines[-1]}"
-
-
-def plain(value: Any) -> Any:
-    """As JSON has it: numbers that are not finite are null, since JSON has none."""
-    if hasattr(value, "value") and hasattr(value, "std_err"):
-        return {"value": plain(float(value.value)), "std_err": plain(float(value.std_err))}
-    if isinstance(value, dict):
-        return {str(name): plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -8,14 +8,17 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 import relbo
 from relbo.cli.data import Data, read_data
 from relbo.cli.mapping import Arguments, explain_missing, map_arguments
 from relbo.cli.models import Model, load_model
-from relbo.cli.session import BAD_VERDICT, Session, UsageError, plain
+from relbo.cli.session import BAD_VERDICT, Session, UsageError
 from relbo.diagnostics.parameters import named_columns
+from relbo.runtime.plain import plain
+from relbo.runtime.require import require
 from relbo.storage.container import unpack
 from relbo.targets.layout import named_leaves
 from relbo.views.summaries import LEVELS, summarize
@@ -25,8 +28,6 @@ _STYLES = {"good": "bold green", "resample": "bold yellow", "tails": "bold yello
 
 def prepare(talk: Session, x64: bool, cache: bool) -> None:
     """Before anything is computed. A cache that cannot be written costs time, and nothing else."""
-    import jax
-
     if x64:
         jax.config.update("jax_enable_x64", True)
     if cache and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
@@ -71,8 +72,6 @@ def show_mapping(talk: Session, model: Model, arguments: Arguments) -> None:
 
 def load_fit(path: pathlib.Path, target: Any = None) -> relbo.Posterior:
     """A fit from its file, in the precision that it was made in."""
-    import jax
-
     if not path.is_file():
         raise UsageError(f"there is no fit {path}.")
     header, _ = unpack(path.read_bytes(), str(path))
@@ -149,8 +148,6 @@ def _write_json(path: pathlib.Path, draws: Any, first_index: int) -> None:
 
 
 def _write_parquet(path: pathlib.Path, draws: Any, first_index: int) -> None:
-    from relbo.runtime.require import require
-
     parquet, arrow = require("pyarrow.parquet", extra="parquet"), require("pyarrow", extra="parquet")
     names, columns = named_columns(draws, first_index)
     parquet.write_table(arrow.table(dict(zip(names, columns.T, strict=True))), path)

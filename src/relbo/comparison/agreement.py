@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from relbo.records.estimate import Estimate
-from relbo.runtime.tables import html_block, html_line, html_table, text_table
+from relbo.runtime.tables import Tabular
 
 _ROWS = 10
 _HEADING = ("parameter", "mean error (floor)", "sd error (floor)", "Wasserstein (floor)")
@@ -43,7 +43,7 @@ class ParameterAgreement:
     @property
     def severity(self) -> float:
         """The largest of the three in units of its floor."""
-        return max(abs(float(one.value.value)) / one.floor for one in (self.mean, self.sd, self.wasserstein))
+        return max(abs(float(each.value.value)) / each.floor for each in (self.mean, self.sd, self.wasserstein))
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ModeAgreement:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class Agreement(Tabular):
     """How a posterior agrees with reference draws. Printing it gives a short table, worst parameters first."""
 
     parameters: list[ParameterAgreement]
@@ -87,12 +87,12 @@ class Agreement:
     @property
     def worst(self) -> list[ParameterAgreement]:
         """The parameters, largest difference in units of its floor first."""
-        return sorted(self.parameters, key=lambda one: -one.severity)
+        return sorted(self.parameters, key=lambda each: -each.severity)
 
     def _found(self) -> list[str]:
         found = []
         for label, kind in (("mean", "mean"), ("sd", "sd"), ("Wasserstein distance", "wasserstein")):
-            bad = [(one.name, getattr(one, kind)) for one in self.parameters if getattr(one, kind).found]
+            bad = [(each.name, getattr(each, kind)) for each in self.parameters if getattr(each, kind).found]
             if bad:
                 name, worst = max(bad, key=lambda pair: abs(float(pair[1].value.value)))
                 of = f"{label} of {len(bad)} of {len(self.parameters)} parameters, worst {name}"
@@ -104,18 +104,11 @@ class Agreement:
                 found.append(f"mode {number} has {mode.own:.1%} of the draws, {mode.reference:.1%} of the reference")
         return found
 
-    def __str__(self) -> str:
-        return "\n".join([*text_table([_HEADING, *self._rows()]), *self._lines(), self.verdict])
-
-    def _repr_html_(self) -> str:
-        lines = map(html_line, self._lines())
-        return html_block(html_line(self.verdict, strong=True), html_table(_HEADING, self._rows()), *lines)
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [(one.name, str(one.mean), str(one.sd), str(one.wasserstein)) for one in self.worst[:_ROWS]]
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        shown = self.worst[:_ROWS]
+        return _HEADING, [(each.name, str(each.mean), str(each.sd), str(each.wasserstein)) for each in shown]
 
     def _lines(self) -> list[str]:
-        """What there is to say below the table."""
         lines = []
         if len(self.parameters) > _ROWS:
             lines.append(f"... and {len(self.parameters) - _ROWS} more that agree better")

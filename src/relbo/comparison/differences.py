@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from relbo.comparison.agreement import Agreement, Difference, ModeAgreement, ParameterAgreement
 from relbo.comparison.effective import effective_size
@@ -157,6 +158,4 @@ def _kurtosis(values: np.ndarray) -> float:
 
 def _normal_limit(risk: float) -> float:
     """What a standard normal exceeds in size with probability `risk`."""
-    from scipy.special import ndtri
-
     return float(-ndtri(risk / 2))

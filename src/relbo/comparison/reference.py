@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import singledispatch
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from relbo.mixture import map_chunks
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.compiling import compiled
 from relbo.targets import AbstractTarget
-from relbo.targets.layout import named_leaves
+from relbo.targets.layout import entry_names, named_leaves
 
 _FEWEST = 20
 
@@ -29,22 +30,35 @@ class Draws:
     notes: list[str] = field(default_factory=list)
 
 
-def own_draws(posterior: Posterior, num_draws: int, seed: int) -> Draws:
+def own_draws(posterior: Posterior, num_draws: int, seed: int, first_index: int | None = None) -> Draws:
+    """Independent draws. Entries are counted as in the posterior's own model, unless `first_index` says otherwise."""
     points = posterior.sample_unconstrained(num_draws, seed=seed)
-    return Draws(_columns(_named(posterior.constrain(points))), np.asarray(points, np.float64))
+    first_index = posterior.target.first_index if first_index is None else first_index
+    return Draws(_columns(_named(posterior.constrain(points)), first_index), np.asarray(points, np.float64))
 
 
 def read_reference(reference: Any, posterior: Posterior, num_draws: int, seed: int) -> Draws:
     """See `relbo.compare` for what is understood."""
-    if isinstance(reference, Posterior):
-        drawn = own_draws(reference, num_draws, seed)
-        same = reference.target.coordinate_names() == posterior.target.coordinate_names()
-        return drawn if same else Draws(drawn.columns, None, notes=["the two have different coordinates"])
-    if hasattr(reference, "posterior"):
+    if hasattr(reference, "posterior"):  # ArviZ's
         return _read_named(_from_dataset(reference.posterior), posterior.target)
-    if isinstance(reference, Mapping):
-        return _read_named({name: np.asarray(value) for name, value in reference.items()}, posterior.target)
+    return _read(reference, posterior, num_draws, seed)
+
+
+@singledispatch
+def _read(reference: Any, posterior: Posterior, num_draws: int, seed: int) -> Draws:
     return _read_points(np.asarray(reference), posterior)
+
+
+@_read.register
+def _(reference: Mapping, posterior: Posterior, num_draws: int, seed: int) -> Draws:
+    return _read_named({name: np.asarray(value) for name, value in reference.items()}, posterior.target)
+
+
+@_read.register
+def _(reference: Posterior, posterior: Posterior, num_draws: int, seed: int) -> Draws:
+    drawn = own_draws(reference, num_draws, seed, posterior.target.first_index)
+    same = reference.target.coordinate_names() == posterior.target.coordinate_names()
+    return drawn if same else Draws(drawn.columns, None, notes=["the two have different coordinates"])
 
 
 def _from_dataset(dataset: Any) -> dict[str, np.ndarray]:
@@ -61,7 +75,8 @@ def _read_points(points: np.ndarray, posterior: Posterior) -> Draws:
     num_chains = points.shape[0] if points.ndim == 3 else 0
     flat = points.reshape(-1, posterior.dim)
     _check_enough(len(flat), num_chains)
-    columns = _columns(_named(posterior.constrain(jnp.asarray(flat, posterior.target.dtype))))
+    named = _named(posterior.constrain(jnp.asarray(flat, posterior.target.dtype)))
+    columns = _columns(named, posterior.target.first_index)
     return Draws(columns, flat.astype(np.float64), num_chains, _independence_note(num_chains))
 
 
@@ -79,7 +94,7 @@ def _read_named(arrays: dict[str, np.ndarray], target: AbstractTarget) -> Draws:
     points = _unconstrain(target, flat)
     if points is None:
         notes.append("the reference cannot be unconstrained, so mode masses are left out")
-    return Draws(_columns(flat), points, num_chains, notes + _independence_note(num_chains))
+    return Draws(_columns(flat, target.first_index), points, num_chains, notes + _independence_note(num_chains))
 
 
 def _flatten(arrays: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> tuple[int, dict[str, np.ndarray]]:
@@ -132,10 +147,14 @@ def _named(tree: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(leaf) for name, leaf in named_leaves(tree)[0]}
 
 
-def _columns(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _columns(arrays: dict[str, np.ndarray], first_index: int) -> dict[str, np.ndarray]:
     """Scalar by scalar, in float64."""
     return {
-        f"{name}[{','.join(map(str, index))}]" if index else name: array[(slice(None), *index)].astype(np.float64)
+        entry: column
         for name, array in arrays.items()
-        for index in np.ndindex(array.shape[1:])
+        for entry, column in zip(
+            entry_names(name, array.shape[1:], first_index),
+            array.reshape(len(array), -1).T.astype(np.float64),
+            strict=True,
+        )
     }

@@ -10,6 +10,7 @@ lighter than a gamma's.
 import math
 
 import numpy as np
+from scipy.special import gammainccinv
 
 _NUM_BRIDGES = 2000
 _NUM_LEVELS = 300
@@ -48,8 +49,6 @@ def chance_distances(pooled: np.ndarray) -> np.ndarray:
 
 def chance_limit(draws: np.ndarray, risk: float) -> np.ndarray:
     """What a shifted gamma variable with the moments of `draws` (num, ...) exceeds with probability `risk`."""
-    from scipy.special import gammainccinv
-
     mean, spread = draws.mean(axis=0), draws.std(axis=0)
     skewness = np.maximum(np.mean((draws - mean) ** 3, axis=0) / spread**3, _LEAST_SKEWNESS)
     shape = 4 / skewness**2

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from relbo.ascent.gradient import solid
 from relbo.families import DENSE_LIMIT, AbstractFamily
-from relbo.families.autoregressive import Flow, Look, identity_flow
+from relbo.families.autoregressive import MOST_UNITS, NUM_LAYERS, Flow, identity_flow
 from relbo.mixture import Mixture, draw_each, locations_of, log_densities, num_active
 from relbo.model.door import Door, back_through
 from relbo.records.estimate import Estimate
@@ -57,6 +57,8 @@ class Learned(NamedTuple):
     """Means over pairs of draws, one the mirror image of the other."""
     left: float
     """Half the variance of single ones: about what is left to gain."""
+    rounding: float
+    """Of log p there, in nats."""
 
     @property
     def elbo(self) -> Estimate:
@@ -64,8 +66,8 @@ class Learned(NamedTuple):
 
 
 def can_learn(door: Door) -> bool:
-    """A flow needs gradients, and something to bend; in many dimensions its matrices grow too large."""
-    return bool(door.target.differentiable) and 2 <= door.dim <= DENSE_LIMIT
+    """A flow needs gradients, and something to bend."""
+    return bool(door.target.differentiable) and door.dim >= 2
 
 
 def worth_learning(records: list[Record], ended: bool) -> bool:
@@ -89,12 +91,12 @@ def learn_flow(key: Key[Array, ""], door: Door) -> Learned:
     coordinates."""
     rng = host_random(key)
     noise = _antithetic(rng, _JUDGED, door)
-    best = _judged(door, identity_flow(door.dim, door.dtype), noise)
+    best = _judged(door, _new_flow(door.dim, door.dtype), noise)
     num_steps = _FEW_STEPS if best.left < _LITTLE else _MANY_STEPS
     rate = _RATE * min(1.0, math.sqrt(_RATE_DIM / door.dim))
     for index in range(2):
         found = _judged(door, _round(key, rng, door, best.flow, num_steps, rate / 2**index, index), noise)
-        gained = _mean(found.ratios - best.ratios).value > 0
+        gained = _mean(found.ratios - best.ratios).value > found.rounding
         best = found if gained else best
         if not gained or best.left < _MUCH:
             break
@@ -129,12 +131,12 @@ def _round(key, rng, door: Door, flow: Flow, num_steps: int, rate: float, index:
     num_draws = door.block  # the door evaluates a whole block for the price of one
     numbers = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(flow)])
     memory = _Memory(np.zeros_like(numbers), np.zeros_like(numbers), np.zeros((), numbers.dtype))
-    looks, points = _looked(flow, _antithetic(rng, num_draws, door))
+    way = _way(flow, _antithetic(rng, num_draws, door))
     for step in range(num_steps):
-        seen = door(points, "flow", batch=(key, (index << 16) + step))
+        seen = door(way.end, "flow", batch=(key, (index << 16) + step))
         now = np.asarray(rate * (0.505 + 0.495 * math.cos(math.pi * step / num_steps)), door.dtype)
-        numbers, memory, looks, points = _step(numbers, memory, looks, seen, now, _antithetic(rng, num_draws, door))
-    return _as_flow(np.asarray(numbers), looks)
+        numbers, memory, way = _step(numbers, memory, way, seen, now, _antithetic(rng, num_draws, door))
+    return _as_flow(np.asarray(numbers), door.dim)
 
 
 def _antithetic(rng: np.random.Generator, num: int, door: Door) -> np.ndarray:
@@ -143,11 +145,11 @@ def _antithetic(rng: np.random.Generator, num: int, door: Door) -> np.ndarray:
 
 
 def _judged(door: Door, flow: Flow, noise: np.ndarray) -> Learned:
-    ways = [_looked(flow, noise[begin : begin + door.block]) for begin in range(0, len(noise), door.block)]
-    log_dets = np.concatenate([np.asarray(looks.steep, np.float64).sum(axis=(0, 2)) for looks, _ in ways])
-    values, _ = door.numbers(np.concatenate([np.asarray(points) for _, points in ways]), "flow")
+    ways = [_way(flow, noise[begin : begin + door.block]) for begin in range(0, len(noise), door.block)]
+    log_dets = np.concatenate([np.asarray(way.log_dets, np.float64) for way in ways])
+    values, rounding = door.values(np.concatenate([np.asarray(way.end) for way in ways]), "flow")
     ratios = values + log_dets - _log_normal(noise)
-    return Learned(flow, ratios.reshape(2, -1).mean(axis=0), 0.5 * float(np.var(ratios)))
+    return Learned(flow, ratios.reshape(2, -1).mean(axis=0), 0.5 * float(np.var(ratios)), rounding)
 
 
 def _log_normal(u: np.ndarray) -> np.ndarray:
@@ -169,35 +171,40 @@ class _Memory(NamedTuple):
     num: Float[Array | np.ndarray, ""]
 
 
-def _as_flow(numbers, looks: Look) -> Flow:
-    """The flow of these numbers, of the sizes that the way of points through it shows."""
-    (num_layers, _, dim), num_units = looks.x.shape, looks.units.shape[2]
-    leaves, structure = jax.tree.flatten(identity_flow(dim, numbers.dtype, num_layers, num_units))
+def _new_flow(dim: int, dtype) -> Flow:
+    """One that has learned nothing.
+
+    Layers can skew as many coordinates as they have units; where there are more, each is skewed by itself. It is not
+    done where layers suffice: it gains there as well, and leaves tails that are too light. Beyond the limit of dense
+    matrices those of layers, too, grow too large, and skewed coordinates are all that is learned.
+    """
+    return identity_flow(dim, dtype, NUM_LAYERS if dim <= DENSE_LIMIT else 0, skewed=dim > MOST_UNITS)
+
+
+def _as_flow(numbers, dim: int) -> Flow:
+    leaves, structure = jax.tree.flatten(_new_flow(dim, numbers.dtype))
     ends = np.cumsum([leaf.size for leaf in leaves])
     parts = [numbers[end - leaf.size : end].reshape(leaf.shape) for end, leaf in zip(ends, leaves, strict=True)]
     return jax.tree.unflatten(structure, parts)
 
 
 @partial(compiled, runs_once=True)
-def _looked(flow, noise):
-    looks = flow.looks(noise)
-    return looks, flow.end(looks)
+def _way(flow, noise):
+    return flow.way(noise)
 
 
 @partial(compiled, runs_often=True)
-def _step(numbers, memory, looks, seen, rate, following):
-    """One step uphill by what was `seen` at the end of the way that `looks` show, and the way of the `following` noise.
+def _step(numbers, memory, way, seen, rate, following):
+    """One step uphill by what was `seen` at the end of the `way`, and the way of the `following` noise.
 
     The numbers of the flow are one vector from step to step: to make one of many leaves costs as much as a layer.
     """
-    flow = _as_flow(numbers, looks)
-    _, slopes = solid(seen.values, seen.slopes - flow.score(looks))
-    by_numbers, _ = flow.pull(looks, slopes / len(following))
+    flow = _as_flow(numbers, following.shape[1])
+    _, slopes = solid(seen.values, seen.slopes - flow.score(way))
+    by_numbers, _ = flow.pull(way, slopes / len(following))
     grads = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(by_numbers)])
     numbers, memory = _climbed(numbers, grads, memory, rate)
-    flow = _as_flow(numbers, looks)
-    looks = flow.looks(following)
-    return numbers, memory, looks, flow.end(looks)
+    return numbers, memory, _as_flow(numbers, following.shape[1]).way(following)
 
 
 def _climbed(numbers, grads, memory: _Memory, rate):

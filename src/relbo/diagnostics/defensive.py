@@ -109,7 +109,7 @@ def draw(key, posterior: Posterior, num_own: int, num_heavy: int, modes: "NewMod
     # The first draws are evaluated again at the end: at the same points a log density must be the same.
     points = np.concatenate([own, others, own[:_REPEATED]])
     door = posterior.booster.door(posterior.whitened)
-    log_p, _ = door.numbers(points, "diagnosis")
+    log_p, rounding = door.values(points, "diagnosis")
     num_infinite = int(door.infinite(own[np.isnan(log_p[:num_own])]).sum())
     log_q = log_mixture(log_densities(mixture.family, mixture.params, points), weights_of(mixture))
     parts = log_densities(heavy.family, heavy.params, points)
@@ -119,14 +119,9 @@ def draw(key, posterior: Posterior, num_own: int, num_heavy: int, modes: "NewMod
     at_modes = log_mixture(parts, np.where(slots, 0.0, weights))
     log_heavy = np.logaddexp(at_components, at_modes) - log_q
     num = num_own + num_heavy
-    again = difference(log_p[: len(points) - num], log_p[num:], door_eps(posterior))
+    again = difference(log_p[: len(points) - num], log_p[num:], rounding)
     at_new_mode = (at_modes > at_components)[:num]
     return Sample(points[:num], (log_p - log_q)[:num], log_heavy[:num], at_new_mode, num_own, again, num_infinite)
-
-
-def door_eps(posterior: Posterior) -> float:
-    """The rounding of one number in the precision of the fit."""
-    return float(np.finfo(posterior.whitened.dtype).eps)
 
 
 class NewModes(eqx.Module):
@@ -197,11 +192,12 @@ def uncovered(seen: Heights, log_z: float, negligible: float = _NEGLIGIBLE) -> n
     return np.array(chosen, int)
 
 
-def difference(first: np.ndarray, second: np.ndarray, eps: float) -> float:
+def difference(first: np.ndarray, second: np.ndarray, rounding: float) -> float:
+    """The largest, if it is far more than rounding explains; else 0."""
     both = np.isfinite(first) & np.isfinite(second)
     difference = np.abs(first[both] - second[both])
-    rounding = 1e-3 + 100 * eps * np.abs(first[both])
-    return float(difference.max(initial=0.0)) if np.any(difference > rounding) else 0.0
+    largest = float(difference.max(initial=0.0))
+    return largest if largest > 1e-3 + 100 * rounding else 0.0
 
 
 def _heights(door: Door, mixture: Mixture, members: PyTree, locations: np.ndarray) -> Heights:

@@ -10,7 +10,7 @@ from relbo.diagnostics.parameters import ParameterCheck
 from relbo.diagnostics.verdict import high, judge, low, wrong_parameters
 from relbo.records.estimate import Estimate
 from relbo.records.outcome import Stop
-from relbo.runtime.tables import html_block, html_line, html_table
+from relbo.runtime.tables import Tabular
 
 _SHOWN = 3
 _LOOSE = 1.0
@@ -37,7 +37,7 @@ class Defensive:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Tabular):
     """Fresh measurements of a posterior. Printing it gives a short table."""
 
     elbo: Estimate
@@ -123,18 +123,10 @@ class Diagnosis:
     def _judged(self) -> tuple[str, str]:
         return judge(self)
 
-    def __str__(self) -> str:
-        rows = [*self._rows(), *self._rows_of_trouble()]
-        width = max(len(name) for name, _ in rows)
-        lines = [f"{name:<{width}}  {value}" for name, value in rows]
-        return "\n".join([*lines, *self._lines(), self.verdict])
-
-    def _repr_html_(self) -> str:
-        rows = [*self._rows(), *self._rows_of_trouble()]
-        return html_block(html_line(self.verdict, strong=True), html_table((), rows), *map(html_line, self._lines()))
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        return (), [*self._rows(), *self._rows_of_trouble()]
 
     def _lines(self) -> list[str]:
-        """What there is to say below the table."""
         return [f"The gap {self.certifies}."] if self.gap_problem is None else []
 
     @property

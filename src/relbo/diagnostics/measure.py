@@ -56,8 +56,8 @@ def diagnose(posterior: Posterior, num_draws: int = 10_000, seed: int = 0) -> Di
     """
     if num_draws < 100:
         raise ValueError(f"num_draws must be at least 100, got {num_draws}: a tail fit needs a tail.")
-    if isinstance(posterior.target, StoredTarget):
-        return diagnosis_of(stored_measurements(posterior, posterior.target))
+    if posterior.target.stored is not None:
+        return diagnosis_of(stored_measurements(posterior, posterior.target.stored))
     return diagnosis_of(measure(posterior, num_draws, seed))
 
 

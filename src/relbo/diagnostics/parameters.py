@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from relbo.diagnostics.estimates import Weighted
 from relbo.diagnostics.psis import tail_k_hat
 from relbo.records.estimate import Estimate
-from relbo.targets.layout import named_leaves
+from relbo.targets.layout import entry_names, named_leaves
 
 MOST_FITTED = 50
 """Tails are fitted for so many parameters, those where single draws weigh most."""
@@ -50,8 +50,7 @@ def named_columns(values: PyTree, first_index: int = 0) -> tuple[list[str], np.n
         if not np.issubdtype(array.dtype, np.number):
             continue
         flat = array.reshape(len(array), -1).astype(np.float64)
-        indices = [", ".join(str(i + first_index) for i in index) for index in np.ndindex(array.shape[1:])]
-        names += [f"{name}[{index}]" if index else name for index in indices]
+        names += entry_names(name, array.shape[1:], first_index)
         columns.append(flat)
     return names, np.concatenate(columns, axis=1) if columns else np.zeros((0, 0))
 

@@ -4,7 +4,8 @@ Each layer moves coordinate $i$ by what the ones before it say,
 
 $$ x_i \leftarrow x_i\, e^{s_i(x_{<i})} + t_i(x_{<i}), $$
 
-and the next layer reads the coordinates in the opposite order. $s$ and $t$ have a linear part and one of `tanh` units:
+and the next layer reads the coordinates in the opposite order; before the first, every coordinate may be bent by itself
+(`families/skew.py`). $s$ and $t$ have a linear part and one of `tanh` units:
 the linear part of $s$ is a scale that depends on a scale, as in hierarchical models, and that of $t$ a correlation.
 A point is moved, with $\log|\det \partial T/\partial u|$, by one pass; the inverse finds one coordinate after the
 other, and is exact. Written here, and not taken from a library: layers of one shape in one `scan` are one small
@@ -23,9 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from relbo.families.skew import Skew, no_skew
+
 _Numbers = Array | np.ndarray
 NUM_LAYERS = 3
-_FEWEST_UNITS, _MOST_UNITS = 32, 64
+_FEWEST_UNITS, MOST_UNITS = 32, 64
 _STEEPEST = 4.0
 """The largest |s| of a layer: what a few draws far out suggest must not overflow."""
 _LINEAR_TO = 4.0
@@ -46,6 +49,8 @@ class Layer(eqx.Module):
 
     def masked(self) -> "Layer":
         """The numbers that count: those by which a coordinate is moved by ones before it alone."""
+        if self.inner.shape[0] == 0:  # no layers: the masks would be as large as the square of the dimension
+            return self
         into, out, before = _masks(*self.inner.shape[-2:])
         return Layer(
             self.inner * into, self.inner_bias, self.scale * out, self.scale_linear * before, self.scale_bias,
@@ -168,10 +173,22 @@ def _steep(s):
     return _STEEPEST * jnp.tanh(s / _STEEPEST)
 
 
+class Way(NamedTuple):
+    """The way of points through a flow."""
+
+    start: Float[Array, "num dim"]
+    layers: Look
+    """What the layers make of them, stacked."""
+    end: Float[Array, "num dim"]
+    log_dets: Float[Array, " num"]
+
+
 class Flow(eqx.Module):
     r"""The map $T$, with its numbers. A pytree of arrays: training moves them, a file holds them."""
 
     layers: Layer
+    skew: Skew | None = None
+    """What bends every coordinate by itself, before the layers."""
 
     @property
     def num_layers(self) -> int:
@@ -192,8 +209,9 @@ class Flow(eqx.Module):
             at = layer.look(x)
             return at.moved[..., ::-1], jnp.sum(at.steep, axis=-1)
 
-        x, log_dets = jax.lax.scan(through, u, self.layers.masked())
-        return self._in_order(x), jnp.sum(log_dets, axis=0)
+        x, log_det = self._skewed(u)
+        x, log_dets = jax.lax.scan(through, x, self.layers.masked())
+        return self._in_order(x), log_det + jnp.sum(log_dets, axis=0)
 
     def inverse(self, x: Float[Array, "*num dim"]) -> tuple[Float[Array, "*num dim"], Float[Array, "*num"]]:
         r"""$u = T^{-1}(x)$ and $\log|\det \partial T / \partial u|$ there."""
@@ -202,32 +220,32 @@ class Flow(eqx.Module):
             return layer.backward(y[..., ::-1])
 
         u, log_dets = jax.lax.scan(back, self._in_order(x), self.layers.masked(), reverse=True)
-        return u, jnp.sum(log_dets, axis=0)
+        u, log_det = (u, 0.0) if self.skew is None else self.skew.back(u)
+        return u, log_det + jnp.sum(log_dets, axis=0)
 
-    def looks(self, u: Float[Array, "num dim"]) -> Look:
-        """What the layers make of points on their way, stacked."""
+    def way(self, u: Float[Array, "num dim"]) -> Way:
+        """The way of points, from which `score` and `pull` go back."""
 
         def through(x, layer):
             at = layer.look(x)
             return at.moved[:, ::-1], at
 
-        return jax.lax.scan(through, u, self.layers.masked())[1]
+        x, log_det = self._skewed(u)
+        x, looks = jax.lax.scan(through, x, self.layers.masked())
+        return Way(u, looks, self._in_order(x), log_det + jnp.sum(looks.steep, axis=(0, 2)))
 
-    def end(self, looks: Look) -> Float[Array, "num dim"]:
-        """Where the points are behind the last layer."""
-        return self._in_order(jax.tree.map(lambda leaf: leaf[-1], looks).moved[:, ::-1])
-
-    def score(self, looks: Look) -> Float[Array, "num dim"]:
+    def score(self, way: Way) -> Float[Array, "num dim"]:
         r"""$\nabla_x \log q(x)$ at $x = T(u)$, for $q$ the standard normal moved by $T$."""
 
         def through(score, passed):
             layer, at = passed
             return layer.score(at, score)[:, ::-1], None
 
-        return self._in_order(jax.lax.scan(through, -looks.x[0], (self.layers.masked(), looks))[0])
+        before = -way.start if self.skew is None else self.skew.score(way.start)
+        return self._in_order(jax.lax.scan(through, before, (self.layers.masked(), way.layers))[0])
 
     def pull(
-        self, looks: Look, slopes: Float[Array, "num dim"], rise: float = 0.0
+        self, way: Way, slopes: Float[Array, "num dim"], rise: float = 0.0
     ) -> tuple["Flow", Float[Array, "num dim"]]:
         """Of the sum of `slopes * T(u)` and of `rise` times the log determinant, the gradient by the numbers of the
         flow, and by `u`."""
@@ -237,17 +255,26 @@ class Flow(eqx.Module):
             by_numbers, slopes = layer.pulled(at, slopes[:, ::-1], rise)
             return slopes, by_numbers
 
-        slopes, layers = jax.lax.scan(back, self._in_order(slopes), (self.layers.masked(), looks), reverse=True)
-        return Flow(layers), slopes
+        slopes, layers = jax.lax.scan(back, self._in_order(slopes), (self.layers.masked(), way.layers), reverse=True)
+        if self.skew is None:
+            return Flow(layers), slopes
+        by_skew, slopes = self.skew.pulled(way.start, slopes, rise)
+        return Flow(layers, by_skew), slopes
+
+    def _skewed(self, u):
+        return (u, jnp.zeros(u.shape[:-1], u.dtype)) if self.skew is None else self.skew.move(u)
 
     def _in_order(self, x):
         """After an odd number of layers the coordinates stand backwards."""
         return x[..., ::-1] if self.num_layers % 2 else x
 
 
-def identity_flow(dim: int, dtype, num_layers: int = NUM_LAYERS, num_units: int | None = None) -> Flow:
+def identity_flow(
+    dim: int, dtype, num_layers: int = NUM_LAYERS, num_units: int | None = None, skewed: bool = False
+) -> Flow:
     """The flow that moves nothing, ready to learn: only the units have numbers, the same ones in every flow."""
-    return Flow(_layers(dim, num_layers, num_units or min(max(_FEWEST_UNITS, 2 * dim), _MOST_UNITS), np.dtype(dtype)))
+    num_units = num_units or min(max(_FEWEST_UNITS, 2 * dim), MOST_UNITS)
+    return Flow(_layers(dim, num_layers, num_units, np.dtype(dtype)), no_skew(dim, dtype) if skewed else None)
 
 
 def _layers(dim: int, num_layers: int, num_units: int, dtype) -> Layer:

@@ -5,6 +5,7 @@ student-t is elliptical (one chi-square for the whole vector), so that it stays 
 """
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -17,10 +18,8 @@ from jaxtyping import Array, Float, Key, PyTree
 class AbstractNoise(eqx.Module):
     """A standardised law; `params` is a pytree of what is learned about it (empty for most)."""
 
-    @property
-    def is_normal(self) -> bool:
-        """Whether densities, inner products and natural gradients have the closed forms of normals."""
-        return False
+    is_normal: ClassVar[bool] = False
+    """Whether densities, inner products and natural gradients have the closed forms of normals."""
 
     @abstractmethod
     def init(self, dtype) -> PyTree: ...
@@ -44,9 +43,7 @@ class AbstractNoise(eqx.Module):
 class Normal(AbstractNoise):
     """Independent standard normals."""
 
-    @property
-    def is_normal(self):
-        return True
+    is_normal = True
 
     def init(self, dtype):
         return ()

@@ -31,12 +31,12 @@ def caution(posterior: Posterior) -> None:
 
 def _of_rounding(posterior: Posterior) -> None:
     """Where a log density is so large that its last digit is more than what is left to improve."""
-    dtype = posterior.target.dtype
-    unit = float(np.finfo(dtype).eps) * abs(float(posterior.elbo.value))
-    if dtype == np.float32 and unit > _COARSE:
+    unit = posterior.trace[-1].rounding
+    if unit > _COARSE:
         warn(
-            f"A log density of {posterior.elbo.value:.3g} is rounded to {unit:.2g} nats in float32, so that smaller "
-            f"differences were noise to this fit. {_X64}"
+            f"A log density of {posterior.elbo.value:.3g} is rounded to {unit:.2g} nats, and smaller differences were "
+            "noise to this fit: the errors that it states contain that. The model computes in float32 where relbo asks "
+            "for float64 (or the device has none). Look for casts to float32, or subtract a constant row by row."
         )
 
 
@@ -92,8 +92,8 @@ def _of_broken_draws(posterior: Posterior) -> None:
 def _of_noise(posterior: Posterior) -> None:
     door = posterior.booster.door(posterior.whitened)
     draws = _draws(posterior, _NUM_REPEATED)
-    first, second = (door.numbers(draws, "checks")[0] for _ in range(2))
-    by = difference(first, second, float(np.finfo(posterior.whitened.dtype).eps))
+    (first, rounding), (second, _) = (door.values(draws, "checks") for _ in range(2))
+    by = difference(first, second, rounding)
     if by > 0:
         warn(
             f"The log density is random: twice at one point it differed by {by:.2g} nats. Fix the randomness (a seed, "

@@ -22,7 +22,9 @@ from relbo.budgets import budget
 from relbo.loop.cautions import caution
 from relbo.loop.progress import progress
 from relbo.loop.running import Run
+from relbo.loop.together import Crew
 from relbo.model.door import BudgetSpent, watched
+from relbo.model.placing import placed
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.choices import did_you_mean, seed_number, whole_number
 from relbo.runtime.interrupts import Terminated, terminable
@@ -49,6 +51,8 @@ def fit(
     progress_bar: bool = True,
     checkpoint: str | os.PathLike | None = None,
     start: Posterior | None = None,
+    mesh: Any = None,
+    shard: str = "auto",
     **settings: Any,
 ) -> Posterior:
     r"""Fit a mixture to a target, or to a PyMC model: find coordinates, boost, stop by the duality gap, polish.
@@ -66,9 +70,15 @@ def fit(
     killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file of a
     finished fit gives its result at once, or goes on if more components are allowed. `relbo.load` reads it, too.
 
-    Ctrl-C returns the posterior so far, with a warning; so does a log density that raises, or is NaN too often, in the
-    middle of a fit. SIGTERM ends the process (with status 143), after a message that says whether a checkpoint holds
-    the fit; so does a log density that calls `sys.exit`. The same seed gives the same result on the same machine.
+    `mesh`, a `jax.sharding.Mesh`, divides the work among devices, also of several processes (`relbo.distributed.init`):
+    the rows of the data (`shard="data"`) or the points at which the model is evaluated (`shard="points"`), by default
+    whichever suits the size of the data. Data that lie on several devices already need no `mesh`. Every process makes
+    the same call, and gets the same posterior; the first of them writes the checkpoint.
+
+    Ctrl-C does not raise: the posterior so far is returned, with a warning. The same happens if the log density raises,
+    or is NaN too often, in the middle of a fit. SIGTERM does not return: the process ends with status 143, and nothing
+    of the fit is left but its checkpoint, if there is one; a message says which. A log density that calls `sys.exit`
+    ends the process, too. The same seed gives the same result on the same machine.
 
     >>> import jax.numpy as jnp, relbo
     >>> target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), jnp.zeros(2))
@@ -79,20 +89,23 @@ def fit(
     _check_objects(start, best_by, checkpoint)
     limit = 32 if max_components is None else whole_number("max_components", max_components, 1)
     seed = seed_number(seed)
-    target = as_target(target)
-    booster = _checked_booster(target, start, settings)
+    target, points_over = placed(as_target(target), mesh, shard)
+    booster = dataclasses.replace(_checked_booster(target, start, settings), points_over=points_over)
     rules = [*_checked_rules(stop, booster), MaxComponents(limit), MaxIterations(3 * limit + 10)]
     if max_evaluations is not None:
         rules.append(MaxEvaluations(max_evaluations))
     if max_seconds is not None:
         rules.append(MaxSeconds(max_seconds))
+    crew = Crew(booster)
+    crew.check(booster, rules, seed, checkpoint is not None)
     with contextlib.ExitStack() as stack:
-        file = None if checkpoint is None else stack.enter_context(locked(checkpoint))
-        run = Run(booster, rules, seed, best_by, file)
+        file = None if checkpoint is None else stack.enter_context(locked(checkpoint, crew.together))
+        run = Run(booster, rules, seed, best_by, file, crew)
         run.may_learn = stop is None and limit > 1 and _may_learn(booster)
         run.begin(start)
         try:
-            with terminable(), progress(progress_bar) as report, watched(report.watching(run.watch), run.note):
+            shown = progress(progress_bar and crew.is_first)
+            with terminable(), crew.listening(), shown as report, watched(report.watching(run.watch), run.note):
                 run.go(report)
         except BudgetSpent as spent:
             run.end_spent(spent.stop)

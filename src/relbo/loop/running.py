@@ -12,7 +12,7 @@ import jax
 
 from relbo.boosting.booster import Booster
 from relbo.boosting.state import State
-from relbo.boosting.stopping import AbstractStop, GapBelow, MaxComponents, Near, Stalled
+from relbo.boosting.stopping import AbstractStop
 from relbo.coordinates.learning import is_bent, worth_learning
 from relbo.loop.looking import has_other_mode, resumed, seek
 from relbo.loop.words import capital, is_memory, last_line
@@ -40,9 +40,10 @@ _MODES_KEY = 2**31 - 2
 class Run:
     """One fit in progress: whatever happens, `posterior()` gives what there is."""
 
-    def __init__(self, booster: Booster, rules: list[AbstractStop], seed: int, best_by, file: Checkpoint | None):
-        self.booster, self.rules, self.seed, self.best_by, self.file = booster, rules, seed, best_by, file
-        self.most = min(rule.num for rule in rules if isinstance(rule, MaxComponents))
+    def __init__(self, booster: Booster, rules: list[AbstractStop], seed: int, best_by, file: Checkpoint | None, crew):
+        self.booster, self.rules, self.seed, self.best_by = booster, rules, seed, best_by
+        self.file, self.crew = file, crew
+        self.most = int(min(rule.most_components for rule in rules))
         self.budgets = [rule for rule in rules if type(rule).exceeded is not AbstractStop.exceeded]
         self.key = jax.random.key(seed)
         self.state: State | None = None
@@ -106,8 +107,9 @@ class Run:
             before = self.records[self.num_old :]
             self.watched, self.num_now = len(self.records), sum(record.evaluations for record in before)
             self.begun = time.perf_counter() - sum(record.seconds for record in before)
+        elapsed = self.crew.seconds(time.perf_counter() - self.begun)
         for rule in self.budgets:
-            if (stop := rule.exceeded(time.perf_counter() - self.begun, self.num_now + num - 1)) is not None:
+            if (stop := rule.exceeded(elapsed, self.num_now + num - 1)) is not None:
                 raise BudgetSpent(stop)
         self.num_now += num
 
@@ -165,13 +167,13 @@ class Run:
             self._explain(f"The fit stopped: {stop}")
             return
         # Near the target, and in learned coordinates, polishing has next to nothing to gain.
-        near = any(isinstance(rule, Near) and rule.reason(self.records) == stop for rule in self.rules)
+        near = any(rule.means_near and rule.reason(self.records) == stop for rule in self.rules)
         done = near or (self.may_learn and self.current.target.flow is not None)
         if self.booster.refinement is not None and num_active(self.current.mixture) > 1 and not done:
             report.polishing = True
             begun = self.current if self.best is None else self.best[1]
             final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), begun)
-            self.final, self.records = final, [*self.records, record]
+            self.final, self.records = final, [*self.records, self.crew.agreed(final, record)]
             report(record)
         if self.file is not None:
             self._write(self.file, finished=True)
@@ -183,7 +185,7 @@ class Run:
         if stop is None or self._is_broken():
             return stop
         fired = [rule for rule in self.rules if rule.reason(records) is not None]
-        gave_up = all(isinstance(rule, Stalled | GapBelow) for rule in fired)  # and no budget is spent
+        gave_up = all(rule.gives_up for rule in fired)  # and no budget is spent
         fruitless = self.first_new > 0 and not any(record.accepted for record in records[1:])
         learned = records[0].kind == "flow"  # which has mass at all modes that were found before
         if not gave_up or fruitless or learned or not self._seek():
@@ -227,7 +229,7 @@ class Run:
         if self.looking:
             evaluations, spent = record.evaluations + self.looking.total(), Counter(record.spent) + self.looking
             record, self.looking = dataclasses.replace(record, evaluations=evaluations, spent=dict(spent)), Counter()
-        self.state, self.records = state, [*self.records, record]
+        self.state, self.records = state, [*self.records, self.crew.agreed(state, record)]
         if record.kind == "flow" and record.accepted:  # the rules judge what is done in the new coordinates
             self.first_new = len(self.records) - 1
         if not self.booster.step_rule.monotone:
@@ -271,7 +273,7 @@ class Run:
             share = f"{records[-1].nan_fraction:.0%} of the draws had a NaN log density"
             return Stop("broken", f"{share} (the limit is {MAX_NAN_FRACTION:.0%}): check the model there")
         # A fit that is continued was near enough before, and is asked for more.
-        rules = [rule for rule in self.rules if not (self.is_continued and isinstance(rule, Near))]
+        rules = [rule for rule in self.rules if not (self.is_continued and rule.means_near)]
         return next((stop for rule in rules if (stop := stop_of(rule.reason(records))) is not None), None)
 
     def end_early(self, error: BaseException) -> None:
@@ -282,9 +284,10 @@ class Run:
         if isinstance(interruption, Terminated):
             warn(f"Terminated (SIGTERM) after {len(self.records)} iterations: the process ends. {self._kept()}")
             raise SystemExit(128 + signal.SIGTERM)
+        if interruption is None:
+            self.crew.give_up(error, self._kept)
         if self.state is None and isinstance(interruption, KeyboardInterrupt):
-            self._end_interrupted(error)
-            return
+            return self._end_interrupted(error)
         if self.state is None:
             raise interruption or error
         if interruption is None:

@@ -5,7 +5,7 @@ no other program holds model code: those programs compile once for all models of
 one program, its door, for one shape, `block` points. Many points are several calls, few are padded; calls are made
 without waiting for results. What concerns evaluation is decided here and nowhere else: how many points go through
 at once (a block stays in the cache where there are many data, and within the memory that the user allows), minibatches,
-functions on the host, and the count of evaluations by purpose.
+functions on the host, the devices among which data or points are divided, and the count of evaluations by purpose.
 
 A flow (`families/autoregressive.py`), where coordinates were learned, is applied around the door's program by two small
 ones that know nothing of the model: points go forward, and gradients come back by a vector-Jacobian product.
@@ -25,25 +25,21 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from relbo.families.autoregressive import Flow
+from relbo.model.affine import pulled, solved, unwhiten
+from relbo.model.blocks import block_of, sizes
+from relbo.model.precise import Precise, Values, is_coarse, rounding_of
 from relbo.model.whitening import Whitened
 from relbo.records.estimate import Estimate
 from relbo.records.outcome import Stop
-from relbo.runtime.compiling import compile_options, compiled
+from relbo.runtime.compiling import compile_options, compiled, full_precision
+from relbo.runtime.spreading import everywhere, here, mesh_of, split
 from relbo.targets.minibatch import Anchored
 
-_BLOCK = 128
-"""Points at once where data are few: more would hardly be faster, and few points are padded to so many."""
-_COORDINATES = 2**13
-"""And the coordinates times the points: in many dimensions few points are asked for, and padding them would be dear."""
 _BATCHES = 2**20  # keys from this number on draw minibatches
-_IN_CACHE = 2**18
-"""Numbers that the rows of data times the points of a block may have, so that temporaries stay in the cache."""
 _MOST_ASKED = 128
 """Points that are evaluated again to tell what is infinite from what is broken otherwise."""
 
 _watch: ContextVar[Callable[[int, str], None] | None] = ContextVar("relbo_watch", default=None)
-
-
 _note: ContextVar[Callable[["Rough"], None] | None] = ContextVar("relbo_note", default=None)
 
 
@@ -96,14 +92,18 @@ class Door:
 
     Only the first `num_used` points are looked at; of the others zeros come back. With `batch`, a key and a number, a
     target that subsamples is evaluated on a minibatch drawn with them (every block on the same).
+
+    Where the target's data lie on several devices each of them sums over its rows, and the sums are added up: one
+    all-reduce an evaluation. Over `mesh` the points are divided instead.
     """
 
-    def __init__(self, target: Whitened, at_once: int | None = None, spent: Counter | None = None):
-        self.target, self.at_once = target, at_once
+    def __init__(self, target: Whitened, at_once: int | None = None, spent: Counter | None = None, mesh: Any = None):
+        self.target, self.at_once, self.mesh = target, at_once, mesh
         self.spent: Counter = Counter() if spent is None else spent
-        self.block = min(block_of(target), at_once or _BLOCK)
+        self._num_devices = 1 if mesh is None else mesh.size
+        self.block = min(block_of(target), at_once or sizes().points) * self._num_devices
         self._host = target.target.on_host()
-        self._dynamic, self._program = _program_of(target.affine, minibatch=False)
+        self._evaluate = _program_of(target.affine, mesh)
 
     @property
     def num_evaluations(self) -> int:
@@ -119,7 +119,7 @@ class Door:
 
     def through(self, target: Whitened) -> "Door":
         """The door to the same target in other coordinates, with the same count."""
-        return Door(target, self.at_once, self.spent)
+        return Door(target, self.at_once, self.spent, self.mesh)
 
     def __call__(
         self, points: Any, purpose: str, num_used: int | None = None, batch: tuple[Key[Array, ""], int] | None = None
@@ -128,13 +128,14 @@ class Door:
         used = num if num_used is None else min(num_used, num)
         self._spend(purpose, used)
         if self._host is not None:
-            return self._through_flow(lambda at: self._on_host(at, used), points)
-        dynamic, program, block = self._dynamic, self._program, self.block
+            host = self._host_for(purpose, batch if self.target.subsamples else None)
+            return self._through_flow(lambda at: self._on_host(host, at, used), points)
+        evaluate, block = self._evaluate, self.block
         if batch is not None and self.target.subsamples:
-            (dynamic, program), block = _program_of(self.target.affine, minibatch=True), _BLOCK
-            dynamic = (dynamic, jax.random.fold_in(batch[0], _BATCHES + batch[1]))
+            key = jax.random.fold_in(batch[0], _BATCHES + batch[1])
+            evaluate, block = _program_of(self.target.affine, self.mesh, key), sizes().points * self._num_devices
         blocks = (points,) if num == block else _blocks(points, block)
-        seen = [self._through_flow(partial(program, dynamic), part) for part in blocks[: -(-used // block)]]
+        seen = [self._through_flow(evaluate, part) for part in blocks[: -(-used // block)]]
         blank = Seen(np.zeros(block, self.dtype), np.zeros((block, self.dim), self.dtype))
         seen += [blank] * (len(blocks) - len(seen))  # so that any number of used points meets one program
         return seen[0] if num == block else _joined(tuple(seen), num)
@@ -146,14 +147,34 @@ class Door:
             seen = [self(points, purpose)]
         else:
             self._spend(purpose, len(points))
-            padded = np.concatenate([points, np.repeat(points[:1], -len(points) % block, axis=0)])
-            seen, evaluate = [], partial(self._program, self._dynamic)
-            for part in padded.reshape(-1, block, self.dim):
-                seen.append(self._through_flow(evaluate, part))
+            seen = []
+            for part in _filled(points, block).reshape(-1, block, self.dim):
+                seen.append(self._through_flow(self._evaluate, part))
                 self._spend(purpose, 0)  # with many data these are seconds: budgets of time hold in between, too
         values = np.concatenate([np.asarray(each.values, np.float64) for each in seen])[: len(points)]
         slopes = np.concatenate([np.asarray(each.slopes, np.float64) for each in seen])[: len(points)]
         return values, slopes
+
+    def values(self, points: Any, purpose: str) -> Values:
+        """Values alone, for those who compare them: in float64 where float32 is too coarse (`model/precise.py`)."""
+        points, block = np.asarray(points, self.dtype), self.block
+        if self._host is not None:
+            self._spend(purpose, len(points))
+            found, _ = self._found_on_host(self._host_for(purpose), self._before_flow(points), len(points))
+            return self._whole(found, self._log_dets(points))
+        log_p = self.numbers(points[:block], purpose)[0]
+        precise = Precise(self.target) if self.dtype == np.float32 and is_coarse(log_p) else None
+        if precise is None or not precise.is_possible(self._before_flow(_filled(points[:block], block))):
+            rest = [self.numbers(points[block:], purpose)[0]] if len(points) > block else []
+            log_p = np.concatenate([log_p, *rest])
+            return Values(log_p, rounding_of(log_p))
+        parts: list[tuple[np.ndarray, np.ndarray]] = []
+        for begin in range(0, len(points), block):
+            part = points[begin : begin + block]
+            self._spend(purpose, len(part))
+            both = precise(self._before_flow(_filled(part, block))), self._log_dets(_filled(part, block))
+            parts.append((both[0][: len(part)], both[1][: len(part)]))
+        return self._whole(*map(np.concatenate, zip(*parts, strict=True)))
 
     def infinite(self, points: Any) -> np.ndarray:
         """At which of the first `_MOST_ASKED` of some points, whose values are no numbers, the log density is +inf."""
@@ -162,7 +183,7 @@ class Door:
             return np.zeros(0, bool)
         self._spend("checks", len(some))
         if self._host is not None:
-            own = np.asarray(_unwhiten(self.target.family, self.target.params, self._before_flow(some)), np.float64)
+            own = np.asarray(unwhiten(self.target.family, self.target.params, self._before_flow(some)), np.float64)
             return np.asarray(self._host(own)[0]) == np.inf
         padded = np.concatenate([some, np.repeat(some[:1], _MOST_ASKED - len(some), axis=0)])
         return np.asarray(_log_densities(self.target, padded, self.block))[: len(some)] == np.inf
@@ -182,23 +203,40 @@ class Door:
         """Points in the affine coordinates."""
         return points if self.target.flow is None else _moved(self.target.flow, points)
 
-    def _on_host(self, points, used: int) -> Seen:
-        """A function outside JAX is simply called."""
+    def _whole(self, found: np.ndarray, log_dets: np.ndarray) -> Values:
+        """From values in the model's own coordinates those in the door's."""
+        return Values(np.where(found == np.inf, np.nan, found) + log_dets, rounding_of(found))
+
+    def _log_dets(self, points: np.ndarray) -> np.ndarray:
+        """Of the way from the door's coordinates to the model's own."""
+        affine = np.full(len(points), float(self.target.affine_log_det()))
+        flow, blank = self.target.flow, Seen(np.zeros(len(points), self.dtype), np.zeros_like(points))
+        return affine if flow is None else affine + np.asarray(_brought_back(flow, points, blank).values)
+
+    def _host_for(self, purpose: str, batch: tuple[Key[Array, ""], int] | None = None) -> Any:
+        """A function outside JAX; between the parts of a long evaluation budgets of time hold, too."""
+        batch = None if batch is None else (batch[0], _BATCHES + batch[1])
+        return self.target.target.on_host(batch, partial(self._spend, purpose, 0))
+
+    def _on_host(self, host: Callable, points, used: int) -> Seen:
         dtype, target = self.dtype, self.target
         values, slopes = np.zeros(points.shape[0], dtype), np.zeros(points.shape, dtype)
-        own = np.asarray(_unwhiten(target.family, target.params, points), np.float64)[:used]
+        found, gradients = self._found_on_host(host, points, used)
         with np.errstate(over="ignore", invalid="ignore"):
-            found, gradients = self._host(own)
             values[:used] = np.where(found == np.inf, np.nan, found + float(target.affine_log_det()))
             slopes[:used] = gradients
-        return Seen(jnp.asarray(values), _pulled(target.family, target.params, slopes))
+        return Seen(jnp.asarray(values), pulled(target.family, target.params, slopes))
+
+    def _found_on_host(self, host: Callable, points, used: int) -> tuple[np.ndarray, np.ndarray]:
+        """A function outside JAX is simply called. It computes in float64."""
+        own = np.asarray(unwhiten(self.target.family, self.target.params, points), np.float64)[:used]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return host(own)
 
 
-def block_of(target: Any) -> int:
-    """Points at once, by the length of the data and of a point: a block that stays in the cache is much faster."""
-    longest = max((leaf.shape[0] for leaf in jax.tree.leaves(target) if getattr(leaf, "ndim", 0)), default=1)
-    fitting = min(_IN_CACHE / longest, _COORDINATES / target.dim)
-    return int(2 ** np.clip(np.floor(np.log2(fitting)), 3, np.log2(_BLOCK)))
+def _filled(points: np.ndarray, block: int) -> np.ndarray:
+    """Whole blocks of points: the last one is filled up with the first point."""
+    return np.concatenate([points, np.repeat(points[:1], -len(points) % block, axis=0)])
 
 
 def anchored(door: Door, point: Any) -> Door:
@@ -215,7 +253,7 @@ def anchored(door: Door, point: Any) -> Door:
         plain,
         jnp.asarray(point, door.dtype),
         jnp.asarray(value[0] - float(whitened.affine_log_det()), door.dtype),
-        _solved(whitened.family, whitened.params, jnp.asarray(slope[0], door.dtype)),
+        solved(whitened.family, whitened.params, jnp.asarray(slope[0], door.dtype)),
     )
     return door.through(Whitened(anchor, whitened.family, whitened.params, flow))
 
@@ -225,22 +263,27 @@ def anchored(door: Door, point: Any) -> Door:
 _programs: dict[Any, Any] = {}
 
 
-def _program_of(target: Whitened, minibatch: bool):
+def _program_of(target: Whitened, points_over: Any = None, key: Any = None) -> Callable[[Any], Seen]:
+    """The program for a target, with its arrays: a function of points. With a key it evaluates on a minibatch."""
     dynamic, static = eqx.partition(target, eqx.is_array)
     leaves, structure = jax.tree.flatten(static)
-    arrays, shape = jax.tree.flatten(
-        dynamic
-    )  # a call with a list of arrays is quicker than with objects that hold them
-    identity = (minibatch, structure, tuple(leaves), shape)
+    arrays, shape = jax.tree.flatten(dynamic)  # a call with a list is quicker than with objects that hold arrays
+    mesh = points_over or mesh_of(arrays)
+    identity = (key is not None, structure, tuple(leaves), shape, mesh)
     if identity not in _programs:
 
-        def evaluate(arrays, points):
-            arrays, key = arrays if minibatch else (arrays, None)
+        def evaluate(arrays, key, points):
             whole = eqx.combine(jax.tree.unflatten(shape, arrays), static)
-            return _evaluate(whole.subsample(key) if minibatch else whole, points)
+            with full_precision():
+                return _evaluate(whole if key is None else whole.subsample(key), points)
 
-        _programs[identity] = jax.jit(evaluate, **compile_options())
-    return arrays, _programs[identity]
+        _programs[identity] = jax.jit(evaluate, **compile_options(mesh=mesh))
+    program = _programs[identity]
+    if mesh is None:
+        return partial(program, arrays, key)
+    arrays, key = jax.tree.map(lambda leaf: everywhere(leaf, mesh), (arrays, key))
+    give = everywhere if points_over is None else split
+    return lambda points: here(program(arrays, key, give(points, mesh)))
 
 
 def _evaluate(target: Whitened, points) -> Seen:
@@ -251,7 +294,7 @@ def _evaluate(target: Whitened, points) -> Seen:
     return Seen(jnp.where(values == jnp.inf, jnp.nan, values), slopes)
 
 
-@eqx.filter_jit
+@compiled
 def _log_densities(target: Whitened, points, block: int):
     return jax.lax.map(target.log_density, points, batch_size=min(block, points.shape[0]))
 
@@ -276,8 +319,7 @@ def _moved(flow, points):
 def back_through(flow: Flow, points: Any, block: int) -> tuple[np.ndarray, np.ndarray]:
     """Where points come from through a flow, and its log determinants there, on the host: `block` at a time."""
     points = np.asarray(points)
-    padded = np.concatenate([points, np.repeat(points[:1], -len(points) % block, axis=0)])
-    parts = [_inverted(flow, part) for part in padded.reshape(-1, block, points.shape[1])]
+    parts = [_inverted(flow, part) for part in _filled(points, block).reshape(-1, block, points.shape[1])]
     u, log_dets = (
         np.concatenate([np.asarray(part) for part in each])[: len(points)] for each in zip(*parts, strict=True)
     )
@@ -292,24 +334,5 @@ def _inverted(flow, points):
 @partial(compiled, runs_often=True)
 def _brought_back(flow, points, seen: Seen) -> Seen:
     """What was seen at T(u), as log density and gradient by u."""
-    looks = flow.looks(points)
-    return Seen(seen.values + jnp.sum(looks.steep, axis=(0, 2)), flow.pull(looks, seen.slopes, rise=1.0)[1])
-
-
-@compiled
-def _unwhiten(family, params, points):
-    return jax.vmap(lambda u: family.transport(params, u))(points)
-
-
-@compiled
-def _pulled(family, params, slopes):
-    """Gradients by u from gradients by z."""
-    _, pull = jax.vjp(lambda u: family.transport(params, u), jnp.zeros(slopes.shape[1], slopes.dtype))
-    return jax.vmap(lambda slope: pull(slope)[0])(slopes)
-
-
-@compiled
-def _solved(family, params, slope):
-    """The gradient by z from that by u: the transposed inverse."""
-    _, pull = jax.vjp(lambda z: family.scale.solve(params.scale, z), jnp.zeros_like(slope))
-    return pull(slope)[0]
+    way = flow.way(points)
+    return Seen(seen.values + way.log_dets, flow.pull(way, seen.slopes, rise=1.0)[1])

@@ -15,7 +15,7 @@ import numpy as np
 
 from relbo.families import DENSE_LIMIT, AbstractFamily, Cholesky, LocationScale, Normal
 from relbo.mixture import empty_mixture
-from relbo.model.door import block_of
+from relbo.model.blocks import block_of
 from relbo.runtime.compiling import temporary_bytes
 from relbo.targets import AbstractTarget
 
@@ -40,7 +40,7 @@ def as_bytes(memory: Any) -> int:
 
 def device_memory() -> int:
     """The bytes that the device has, or for the CPU those that the machine (or its container) has."""
-    stats = jax.devices()[0].memory_stats()
+    stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 * 10**9
@@ -52,12 +52,13 @@ def device_memory() -> int:
 
 
 def points_at_once(target: AbstractTarget, max_memory: int | None) -> int | None:
-    """How many points fit, a power of two; None where nothing need be limited (and then nothing is compiled).
+    """How many points fit, a power of two; None where nothing need be limited (and then nothing is compiled), or where
+    data are streamed, which has a limit of its own (`AbstractTarget.within`).
 
     In few dimensions the door's blocks, made for the cache, are small. In many, a point may cost far more than a number
     for each row: a product of two factors has as many as their matrix.
     """
-    if max_memory is None and target.dim <= DENSE_LIMIT:
+    if target.streams or (max_memory is None and target.dim <= DENSE_LIMIT):
         return None
     memory = min(_DEFAULT, device_memory() // 4) if max_memory is None else max_memory
     shared, each = _cost(target)

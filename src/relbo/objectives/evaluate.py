@@ -31,6 +31,8 @@ class Evaluation:
     num_zero: int
     spread: float = float("nan")
     """The standard deviation of one draw's value."""
+    rounding: float = 0.0
+    """What the last digit of log p is worth there, in nats. It is part of the estimate's error."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,19 @@ class Influence:
     log_z: float
     """The logarithm of the mean of p / q: log Z as far as q covers p, and its part under q otherwise."""
     log_z_per_draw: np.ndarray
+    rounding: float
+    """What the last digit of log p is worth. Errors of draws average out; that of a long sum, rounded, does not."""
 
     def std_err(self) -> float:
+        """Of the draws alone."""
         return _stratified_std_err(self.per_draw, self.valid)
 
     def std_err_of_mean(self) -> float:
         return _stratified_std_err(self.mean_per_draw, self.valid)
 
     def evaluation(self) -> Evaluation:
-        return Evaluation(Estimate(self.value, self.std_err(), self.num_used), self.num_nan, self.num_zero, self.spread)
+        estimate = Estimate(self.value, float(np.hypot(self.std_err(), self.rounding)), self.num_used)
+        return Evaluation(estimate, self.num_nan, self.num_zero, self.spread, self.rounding)
 
 
 def elbo(ratios: np.ndarray, weights: np.ndarray) -> Evaluation:
@@ -76,13 +82,20 @@ def duality_gap(inside: Influence, component_ratios: np.ndarray) -> Evaluation:
     """
     # Of restricted densities: log q - log c is the restricted mixture in both terms, and log c cancels.
     outside = influence(component_ratios[None], np.ones(1))
-    std_err = float(np.hypot(outside.std_err_of_mean(), inside.std_err_of_mean()))
+    std_err = float(np.hypot(np.hypot(outside.std_err_of_mean(), inside.std_err_of_mean()), inside.rounding))
     num_nan, num_zero = inside.num_nan + outside.num_nan, inside.num_zero + outside.num_zero
     num_draws = inside.num_used + component_ratios.size
     return Evaluation(Estimate(outside.mean - inside.mean, std_err, num_draws), num_nan, num_zero)
 
 
 def improvement(before: Influence, after: Influence) -> Estimate:
+    """`paired_improvement`, known no better than log p is rounded."""
+    found = paired_improvement(before, after)
+    rounding = max(before.rounding, after.rounding)
+    return Estimate(found.value, float(np.hypot(found.std_err, rounding)), found.num_draws)
+
+
+def paired_improvement(before: Influence, after: Influence) -> Estimate:
     r"""ELBO(after) - ELBO(before), the first draws of slot k of both made with common random numbers.
 
     Where both mixtures are near the target, ELBO - log Z, each by the mixture's own importance ratios, varies far less
@@ -124,7 +137,7 @@ def _paired_std_err(before: Influence, after: Influence, draws_of: Callable[[Inf
     return float(np.sqrt(max(variance, 0.0))) if not np.isnan(variance) else float("nan")
 
 
-def influence(ratios: np.ndarray, weights: np.ndarray, in_pairs: bool = False) -> Influence:
+def influence(ratios: np.ndarray, weights: np.ndarray, in_pairs: bool = False, rounding: float = 0.0) -> Influence:
     """Of the (restricted) ELBO, from log ratios of shape (strata, num) and the weights of the strata.
 
     Draws `in_pairs`, neighbours being antithetic, are not independent of each other; their pairs are.
@@ -155,7 +168,7 @@ def influence(ratios: np.ndarray, weights: np.ndarray, in_pairs: bool = False) -
         per_draw, mean_per_draw, log_z_per_draw = (part.reshape(len(part), -1, 2).mean(2) for part in parts)
         valid = valid.reshape(len(valid), -1, 2).prod(2)
     sizes = (num_broken, num_zero, spread, num_used)
-    return Influence(value, mean, per_draw, mean_per_draw, valid, *sizes, log_z, log_z_per_draw)
+    return Influence(value, mean, per_draw, mean_per_draw, valid, *sizes, log_z, log_z_per_draw, rounding)
 
 
 def _stratified_std_err(per_draw: np.ndarray, valid: np.ndarray) -> float:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Key, PyTree
 
 from relbo.mixture import Mixture, draw_each, locations_of, log_densities, log_mixture, num_active, stack, weights_of
 from relbo.model.door import Door
-from relbo.objectives.evaluate import Evaluation, Influence, duality_gap, improvement, influence
+from relbo.objectives.evaluate import Evaluation, Influence, duality_gap, improvement, influence, paired_improvement
 from relbo.records.estimate import Estimate
 
 _FIRST_DRAWS = 512
@@ -63,13 +63,14 @@ def measure(
     for num_draws in _rounds(most):
         before = looks_old.influence(num_draws)
         after = before if new is old else looks_new.influence(num_draws)
-        gained = improvement(before, after)
+        gained = paired_improvement(before, after)
         std_err = after.std_err() if new is old else float(gained.std_err)
         if std_err < _FINE or (new is not old and abs(float(gained.value) - least) > _CLEAR * std_err):
             break
     gap = Evaluation(Estimate(float("nan"), float("inf"), 0), 0, 0)
     if params is not None:
         gap = duality_gap(before, _ratios_of_one(key, door, old, params, num_draws // 2))
+    gained = gained if new is old else improvement(before, after)
     return Comparison(gap, gained, after.evaluation(), before.num_nan / before.num_used, after.spread)
 
 
@@ -88,20 +89,21 @@ class _Looks:
     def __init__(self, key, door: Door, mixture: Mixture):
         self.key, self.door, self.mixture = key, door, mixture
         self.weights, self.num_components = weights_of(mixture), num_active(mixture)
-        self.ratios = np.zeros((mixture.capacity, 0))
+        self.ratios, self.rounding = np.zeros((mixture.capacity, 0)), 0.0
 
     def influence(self, num_draws: int) -> Influence:
         """Of so many draws in all, those known already among them."""
         have, want = self.ratios.shape[1], 2 * (max(_FEWEST_EACH, num_draws // self.num_components) // 2)
         if want > have:
             self.ratios = np.concatenate([self.ratios, self._more(have, want)], axis=1)
-        return influence(self.ratios, self.weights, in_pairs=self.mixture.family.symmetric)
+        return influence(self.ratios, self.weights, self.mixture.family.symmetric, self.rounding)
 
     def _more(self, have: int, want: int) -> np.ndarray:
         mixture, num = self.mixture, self.num_components
         points = self._draws(have, want)
         flat = points.reshape(-1, points.shape[-1])
-        log_p, _ = self.door.numbers(flat, "measuring")
+        log_p, rounding = self.door.values(flat, "measuring")
+        self.rounding = max(self.rounding, rounding)
         log_q = log_mixture(log_densities(mixture.family, mixture.params, flat, num), self.weights[:num])
         ratios = np.zeros((mixture.capacity, want - have))  # of empty slots: zeros, which count for nothing
         ratios[:num] = (log_p - log_q).reshape(num, -1)
@@ -124,6 +126,6 @@ def _ratios_of_one(key, door: Door, mixture: Mixture, params: PyTree, num_draws:
     repeated = Mixture(mixture.family, alone, mixture.log_weights)
     each = max(2, -(-num_draws // mixture.capacity))
     points = draw_each(jax.random.fold_in(key, 2**16), repeated, each, mixture.capacity).reshape(-1, door.dim)
-    log_p, _ = door.numbers(points, "measuring")
+    log_p, _ = door.values(points, "measuring")
     num, weights = num_active(mixture), weights_of(mixture)
     return log_p - log_mixture(log_densities(mixture.family, mixture.params, points, num), weights[:num])

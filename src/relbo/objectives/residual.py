@@ -17,6 +17,7 @@ target with heavier tails than $q$ has its optimum at infinity.
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -116,6 +117,14 @@ def open_loop(iteration):
     return 1 / (iteration + 2.0)
 
 
+def after_step(log_p, log_q, log_s, log_rest, log_step, numpy: Any = jnp):
+    r"""The finite-step residual $\log p - \log((1-\gamma)\, q + \gamma\, s)$, from $\log(1-\gamma)$ and $\log\gamma$.
+
+    `numpy` is the library that computes it: NumPy itself on the host, in double precision.
+    """
+    return log_p - numpy.logaddexp(log_rest + log_q, log_step + log_s)
+
+
 class FiniteStep(AbstractObjective):
     """The residual ELBO of the mixture after a step of size gamma, by default 1 / (t + 2)."""
 
@@ -123,7 +132,7 @@ class FiniteStep(AbstractObjective):
 
     def residual(self, log_p, log_q, log_s, iteration):
         gamma = self.step_size(iteration)
-        return log_p - jnp.logaddexp(jnp.log1p(-gamma) + log_q, jnp.log(gamma) + log_s)
+        return after_step(log_p, log_q, log_s, jnp.log1p(-gamma), jnp.log(gamma))
 
     def entropy_weight(self, iteration):
         return jnp.asarray(1.0)

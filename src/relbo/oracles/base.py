@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -37,10 +38,8 @@ class AbstractOracle(eqx.Module):
 
     starts: eqx.AbstractVar[Starts]
 
-    @property
-    def needs_gradient(self) -> bool:
-        """Whether the log density must be differentiable, whatever the estimator."""
-        return False
+    needs_gradient: ClassVar[bool] = False
+    """Whether the log density must be differentiable, whatever the estimator."""
 
     def first_ascent(self) -> AbstractAscent | None:
         """What fits the first component as the oracle fits those that follow; None where it does not climb."""

@@ -51,6 +51,6 @@ def make_cloud(key: Key[Array, ""], door: Door, mixture: Mixture, num_each: int,
     num = num_active(mixture)
     points = draw_each(key, mixture, num_each, num)
     flat, shape = points.reshape(-1, door.dim), (num, num_each)
-    log_p, _ = door.numbers(flat, purpose)
+    log_p, _ = door.values(flat, purpose)
     log_each = log_densities(mixture.family, mixture.params, flat)
     return Cloud(mixture, points, log_p.reshape(shape), log_each.reshape(*shape, -1))

@@ -20,10 +20,11 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from relbo.ascent import GradientAscent
-from relbo.ascent.base import Improved, Tally, empty_tally, masked_mean, masked_std_err
+from relbo.ascent.base import Improved, Tally, empty_tally, first_settled, masked_mean, masked_std_err
 from relbo.ascent.gradient import default_optimizer, draws_of, guarded_update, own_densities, solid, surrogates
 from relbo.mixture import Numbers
 from relbo.objectives.estimators import combine
+from relbo.objectives.residual import after_step
 from relbo.oracles.ascending import chosen_of
 from relbo.oracles.base import AbstractOracle
 from relbo.oracles.starts import Starts, best_starts
@@ -68,7 +69,7 @@ class JointOracle(AbstractOracle):
         family, there = cloud.mixture.family, _there(cloud, door.dtype)
         state = _begin(self, params, np.asarray(-np.log(iteration + 1), door.dtype))  # gamma = 1 / (t + 2)
         points = _draw(self, family, key, state.moving[0], np.asarray(0, np.int32))
-        last = self.num_steps - max(1, self.num_steps // 4)
+        last = first_settled(self.num_steps)
         for step in range(self.num_steps):
             seen = door(points, "proposals", batch=(key, step))
             args = (key, seen, points, there, state, np.asarray(step, np.int32), np.asarray(step <= last))
@@ -153,4 +154,4 @@ def _step(oracle, mixture, estimator, key, seen, points, there: _There, state, s
 
 def _log_ratio(log_p, log_q, log_s, logit) -> Float[Array, "..."]:
     """log p - log((1 - gamma) q + gamma s), from the logit of gamma."""
-    return log_p - jnp.logaddexp(jax.nn.log_sigmoid(-logit) + log_q, jax.nn.log_sigmoid(logit) + log_s)
+    return after_step(log_p, log_q, log_s, jax.nn.log_sigmoid(-logit), jax.nn.log_sigmoid(logit))

@@ -31,9 +31,7 @@ class LaplaceOracle(AbstractOracle):
     num_restarts: int = eqx.field(static=True, default=8)
     starts: Starts = Starts()
 
-    @property
-    def needs_gradient(self):
-        return True
+    needs_gradient = True
 
     def check(self, family):
         del family

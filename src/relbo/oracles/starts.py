@@ -23,6 +23,7 @@ from jaxtyping import PyTree
 from relbo.budgets import FEW
 from relbo.mixture import Mixture, draw_each, locations_of, log_densities, log_mixture
 from relbo.model.door import Door
+from relbo.objectives.residual import after_step
 from relbo.oracles.cloud import Cloud
 from relbo.oracles.modes import placed_members, to_whitened
 from relbo.runtime.compiling import compiled, host_random
@@ -133,8 +134,8 @@ def score(key, door: Door, cloud: Cloud, members: PyTree, num_draws: int) -> tup
     for log_step in _LOG_STEPS:
         step, log_rest = np.exp(log_step), np.log1p(-np.exp(log_step))
         with np.errstate(invalid="ignore"):
-            there = (there_p - np.logaddexp(log_rest + there_q, log_step + there_s)) @ shares
-            values = own.log_p - np.logaddexp(log_rest + own.log_q, log_step + own.log_s)
+            there = after_step(there_p, there_q, there_s, log_rest, log_step, np) @ shares
+            values = after_step(own.log_p, own.log_q, own.log_s, log_rest, log_step, np)
         count = np.isfinite(values).sum(axis=1)
         mean = np.where(np.isfinite(values), values, 0.0).sum(axis=1) / np.maximum(count, 1)
         gains = np.fmax(gains, np.where(solid, (1 - step) * there + step * mean - before, np.nan))

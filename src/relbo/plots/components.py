@@ -6,7 +6,6 @@ import numpy as np
 
 from relbo.plots.canvas import QUIET, Axes, legend_beside, one_axes, percent, short
 from relbo.posterior.posterior import Posterior
-from relbo.targets.stored import StoredTarget
 from relbo.views.densities import component_densities, grid_of, level_of, plane_densities
 from relbo.views.palette import colour_of
 from relbo.views.scalars import by_mode, choose_names, shares_at
@@ -106,7 +105,7 @@ def _exact(posterior: Posterior, points: np.ndarray) -> np.ndarray:
 
 def _target(posterior: Posterior, points: np.ndarray, cell: float) -> np.ndarray | None:
     """The density of the target on a grid, made to integrate to one there; None if there is no model."""
-    if isinstance(posterior.target, StoredTarget):
+    if posterior.target.stored is not None:
         return None
     log_p = posterior.log_target(points)
     density = np.exp(np.nan_to_num(log_p - np.nanmax(log_p), nan=-np.inf))

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from scipy.special import bdtr
 
 from relbo.calibration import Calibration
 from relbo.calibration.ranks import uniforms
@@ -42,8 +43,6 @@ def ranks(calibration: Calibration, axes: Any = None, *, num_quantities: int = 4
 
 def _histogram(axes: Axes, levels: np.ndarray) -> None:
     """Bars, and the band that each bar of uniform ranks stays in with probability 0.99."""
-    from scipy.special import bdtr
-
     num_bins = int(np.clip(len(levels) // 8, 5, 20))
     counts, edges = np.histogram(levels, num_bins, (0, 1))
     cumulative = bdtr(np.arange(len(levels) + 1.0), len(levels), 1 / num_bins)
@@ -60,8 +59,6 @@ def ecdf_band(num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Every point has the same share in the risk (Säilynoja, Bürkner and Vehtari 2022): the pointwise level is the
     one at which one in a hundred simulated samples leaves the band somewhere.
     """
-    from scipy.special import bdtr
-
     points = np.arange(1, _NUM_POINTS) / _NUM_POINTS
     samples = np.sort(np.random.default_rng(0).random((_NUM_SAMPLES, num)), axis=1)
     counts = np.stack([np.searchsorted(sample, points, side="right") for sample in samples])

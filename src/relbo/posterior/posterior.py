@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from relbo.boosting.booster import Booster
+from relbo.boosting.state import State
 from relbo.mixture import Mixture, draw_from, locations_of, map_chunks
 from relbo.model.whitening import Whitened, unwhitened
 from relbo.records.estimate import Estimate
@@ -44,8 +46,10 @@ class Posterior(eqx.Module):
     trace: list[Record]
     stop: Stop = eqx.field(static=True)
     """How the fit ended."""
-    booster: Any
-    state: Any
+    booster: Booster
+    """The settings of the fit."""
+    state: State
+    """Where boosting stood before the polish: a fit that is continued goes on from here."""
 
     @property
     def target(self) -> AbstractTarget:
@@ -114,7 +118,7 @@ class Posterior(eqx.Module):
         """
         affine = self.whitened.affine
         u = _whiten(affine, jnp.asarray(z, affine.dtype))
-        values, _ = self.booster.door(affine).numbers(u, "posterior")
+        values, _ = self.booster.door(affine).values(u, "posterior")
         return values - float(affine.affine_log_det())
 
     def as_guide(self) -> Callable[..., dict[str, Any]]:

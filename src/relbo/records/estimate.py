@@ -7,6 +7,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
+from relbo.runtime.plain import plain
+
 
 class Estimate(eqx.Module):
     """`value` estimated from `num_draws` draws with standard error `std_err`."""
@@ -22,6 +24,11 @@ class Estimate(eqx.Module):
 
     def __str__(self) -> str:
         return format_estimate(float(self.value), float(self.std_err))
+
+
+@plain.register
+def _(value: Estimate):
+    return {"value": plain(float(value.value)), "std_err": plain(float(value.std_err))}
 
 
 def from_draws(values: Float[Array, " num"]) -> Estimate:

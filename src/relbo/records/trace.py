@@ -37,6 +37,8 @@ class Record:
     """The share of this iteration's measuring draws that were NaN."""
     spread: float = math.nan
     """The standard deviation of log p - log q under the mixture that was measured, in nats."""
+    rounding: float = 0.0
+    """What the last digit of log p was worth at the draws that measured this iteration, in nats. Errors contain it."""
     several_modes: bool = False
     """Whether walks for modes ended in different places: there may be more."""
     compile_seconds: float = 0.0

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from relbo.records.estimate import format_estimate
+from relbo.runtime.plain import plain
 
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
@@ -17,20 +18,10 @@ def to_json(value: Any) -> str:
 
     Numbers that JSON has no word for (NaN, infinities) become null.
     """
-    text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(plain(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     for character, escaped in _UNSAFE.items():
         text = text.replace(character, escaped)
     return text
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def packed(array: np.ndarray) -> str:

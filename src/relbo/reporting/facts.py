@@ -3,15 +3,16 @@
 import json
 import platform
 from importlib import metadata
+from typing import Any
 
 import jax
 import numpy as np
 
-from relbo.families import AbstractFamily, LocationScale
+from relbo.families import LocationScale
 from relbo.families.registry import NOISES, SCALES
 from relbo.posterior.posterior import Posterior
+from relbo.runtime.words import plural, shorten
 from relbo.storage.files import settings_of
-from relbo.targets.stored import StoredTarget
 
 _DOORS = {
     "NumPyroTarget": ("a NumPyro model", "relbo.from_numpyro(model, ...)"),
@@ -28,9 +29,9 @@ def facts(posterior: Posterior) -> list[tuple[str, str]]:
     """Terms and what they are, in the order of reading."""
     target = posterior.target
     found = [
-        ("Model", f"{_door(posterior)[0]}, {_plural(target.dim, 'unconstrained coordinate')}, {target.dtype}"),
+        ("Model", f"{_door(posterior)[0]}, {plural(target.dim, 'unconstrained coordinate')}, {target.dtype}"),
         ("Data", _data(target)),
-        ("Approximation", f"a mixture of {_plural(posterior.num_components, 'component')}: {_family(posterior)}"),
+        ("Approximation", f"a mixture of {plural(posterior.num_components, 'component')}: {_family(posterior)}"),
         ("Coordinates", _coordinates(posterior)),
         ("Iterations", f"{len(posterior.trace)}, {sum(r.accepted for r in posterior.trace)} of them kept"),
         ("Stopped because", posterior.stop_reason),
@@ -70,35 +71,31 @@ def versions() -> list[tuple[str, str]]:
     ]
 
 
-def _kind(posterior: Posterior) -> str:
-    target = posterior.target
-    return target.kind if isinstance(target, StoredTarget) else type(target).__name__
-
-
 def _door(posterior: Posterior) -> tuple[str, str]:
-    return _DOORS.get(_kind(posterior), (_kind(posterior), "..."))
+    kind = posterior.target.model_kind
+    return _DOORS.get(kind, (kind, "..."))
 
 
 def _data(target) -> str:
     observed = {name: np.shape(values) for name, values in target.observed_data().items()}
-    shown = [
-        f"{name} ({' × '.join(map(str, shape)) or 'scalar'})" for name, shape in list(observed.items())[:_MOST_DATA]
-    ]
-    more = len(observed) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    shown = [f"{name} ({' × '.join(map(str, shape)) or 'scalar'})" for name, shape in observed.items()]
+    return shorten(shown, _MOST_DATA)
 
 
 def _family(posterior: Posterior) -> str:
     family = posterior.booster.family
     if not isinstance(family, LocationScale):
-        return _class_words(family)
-    noise = next((name for name, law in NOISES.items() if type(law) is type(family.noise)), type(family.noise).__name__)
-    scale = next((name for name, law in SCALES.items() if type(law) is type(family.scale)), "")
-    return f"{noise.replace('_', '-')} laws with {_SCALE_WORDS.get(scale, type(family.scale).__name__)} covariance"
+        return type(family).__name__
+    noise, scale = _part_names(family)
+    words = _SCALE_WORDS.get(scale, type(family.scale).__name__)
+    return f"{(noise or type(family.noise).__name__).replace('_', '-')} laws with {words} covariance"
 
 
-def _class_words(family: AbstractFamily) -> str:
-    return type(family).__name__
+def _part_names(family: Any) -> tuple[str, str]:
+    """What `relbo.families` calls the noise and the scale of a family; empty for one that it has no name for."""
+    parts = ((NOISES, getattr(family, "noise", None)), (SCALES, getattr(family, "scale", None)))
+    noise, scale = (next((name for name, law in known.items() if type(law) is type(part)), "") for known, part in parts)
+    return noise, scale
 
 
 def _coordinates(posterior: Posterior) -> str:
@@ -112,18 +109,7 @@ def _evaluations(posterior: Posterior) -> str:
 
 
 def _settings_in_code(posterior: Posterior) -> str:
-    family = posterior.booster.family
-    names = [f"{s}_{n}" for s, scale in SCALES.items() for n, noise in NOISES.items() if _is(family, noise, scale)]
-    chosen = f', family="{names[0]}"' if names else ""
+    noise, scale = _part_names(posterior.booster.family)
+    chosen = f', family="{scale}_{noise}"' if noise and scale else ""
     limited = posterior.stop.limit == "components"
     return chosen + (f", max_components={posterior.num_components}" if limited else "")
-
-
-def _is(family: AbstractFamily, noise, scale) -> bool:
-    if not isinstance(family, LocationScale):
-        return False
-    return type(family.noise) is type(noise) and type(family.scale) is type(scale)
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

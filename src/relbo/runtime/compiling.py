@@ -1,6 +1,8 @@
 """The one way programs are compiled here."""
 
+import contextlib
 import functools
+import itertools
 import math
 import os
 import pathlib
@@ -9,6 +11,9 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+
+from relbo.runtime.folders import cache_folder
+from relbo.runtime.spreading import everywhere, here, mesh_of, the_same
 
 F = TypeVar("F", bound=Callable)
 
@@ -31,25 +36,28 @@ def compiled(function: F, *, runs_once: bool = False, runs_often: bool = False) 
 
     It does what `equinox.filter_jit` does, by hand because a fit calls small programs tens of thousands of times: here
     a call costs 20 microseconds, there 110. The device, and the size of the arguments, are looked up at the first call.
+    Where an argument is spread over several devices, the program runs on all of them (see `runtime/spreading.py`).
     """
 
     @functools.lru_cache(maxsize=_KEPT)
-    def program(optimized: bool, structure, fixed: tuple):
+    def program(optimized: bool, structure, fixed: tuple, mesh):
         def run(arrays):
             rest = iter(arrays)
             args, kwargs = jax.tree.unflatten(structure, [next(rest) if leaf is None else leaf for leaf in fixed])
-            return _Result.of(function(*args, **kwargs))
+            with full_precision():
+                return _Result.of(function(*args, **kwargs))
 
         run.__name__ = run.__qualname__ = function.__name__
-        return jax.jit(run, **compile_options(optimized))
+        return jax.jit(run, **compile_options(optimized, mesh))
 
     @functools.wraps(function)
     def call(*args, **kwargs):
         leaves, structure = jax.tree.flatten((args, kwargs))
-        arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
-        fixed = tuple([None if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves])
+        arrays, fixed = _split(leaves)
         optimized = runs_often or not (runs_once or all(leaf.size < _SMALL for leaf in arrays))
-        result = program(optimized, structure, fixed)(arrays)
+        mesh = mesh_of(arrays)
+        run = program(optimized, structure, fixed, mesh)
+        result = run(arrays) if mesh is None else here(run([everywhere(leaf, mesh) for leaf in arrays]))
         return result.value() if type(result) is _Result else result
 
     return call  # type: ignore[return-value]
@@ -65,10 +73,8 @@ class _Result:
     @classmethod
     def of(cls, value: Any) -> Any:
         leaves, structure = jax.tree.flatten(value)
-        arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
-        if len(arrays) == len(leaves):
-            return value
-        return cls(arrays, structure, tuple(None if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves))
+        arrays, fixed = _split(leaves)
+        return value if len(arrays) == len(leaves) else cls(arrays, structure, fixed)
 
     def value(self) -> Any:
         rest = iter(self.arrays)
@@ -80,6 +86,13 @@ class _Result:
     @classmethod
     def tree_unflatten(cls, fixed, arrays):
         return cls(list(arrays), *fixed)
+
+
+def _split(leaves: list) -> tuple[list, tuple]:
+    """The arrays, and all leaves with None in place of them."""
+    is_array = [isinstance(leaf, _ARRAYS) for leaf in leaves]
+    fixed = [None if traced else leaf for leaf, traced in zip(leaves, is_array, strict=True)]
+    return list(itertools.compress(leaves, is_array)), tuple(fixed)
 
 
 def temporary_bytes(function: Callable, *args: Any) -> int:
@@ -142,14 +155,20 @@ def host_random(key, *numbers: int) -> np.random.Generator:
 
 
 @functools.cache
-def compile_options(optimized: bool = True) -> dict[str, Any]:
-    """Arguments of `jax.jit` for the device that there is."""
+def compile_options(optimized: bool = True, mesh: Any = None) -> dict[str, Any]:
+    """Arguments of `jax.jit` for the device that there is; results are the same on all devices of a mesh."""
+    results = {} if mesh is None else {"out_shardings": the_same(mesh)}
     if jax.default_backend() != "cpu":
-        return {}
+        return results
     options: dict[str, Any] = {"xla_backend_optimization_level": int(optimized)}
     if _is_known({"xla_cpu_use_fusion_emitters": False}):
         options["xla_cpu_use_fusion_emitters"] = False
-    return {"compiler_options": options}
+    return {"compiler_options": options} | results
+
+
+def full_precision():
+    """Within it float32 is float32 in what is traced: accelerators round factors of matrix products unless told."""
+    return contextlib.nullcontext() if jax.default_backend() == "cpu" else jax.default_matmul_precision("highest")
 
 
 def _is_known(options: dict[str, Any]) -> bool:
@@ -173,12 +192,4 @@ def enable_compile_cache(path: str | os.PathLike | None = None) -> str:
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # small programs are most of them
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    return folder
-
-
-def cache_folder() -> pathlib.Path:
-    """$RELBO_CACHE_DIR, else the folder `relbo` of the user's cache. Made if it does not exist."""
-    user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = pathlib.Path(os.environ.get("RELBO_CACHE_DIR") or f"{user_cache}/relbo").expanduser().absolute()
-    folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -3,7 +3,9 @@
 import importlib
 import importlib.util
 import pathlib
+import sys
 from types import ModuleType
+from typing import Any
 
 
 def require(module: str, *, extra: str) -> ModuleType:
@@ -23,6 +25,16 @@ def require(module: str, *, extra: str) -> ModuleType:
         if error.name != package:
             raise
         raise _missing(package, extra) from error
+
+
+def is_loaded_instance(value: Any, module: str, name: str) -> bool:
+    """Whether `value` is of the class `name` of `module`, which is not imported to find out: what made it, did so.
+
+    >>> is_loaded_instance(pathlib.Path("a"), "pathlib", "Path"), is_loaded_instance(1, "no_such_module", "Path")
+    (True, False)
+    """
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(value, getattr(loaded, name))
 
 
 def locate(package: str, *, extra: str) -> pathlib.Path:

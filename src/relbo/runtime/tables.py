@@ -1,10 +1,36 @@
 """Tables of texts for people: in columns for a terminal, in HTML for a notebook, where everything is escaped."""
 
+import abc
 import html
 from collections.abc import Iterable, Sequence
 
 MOST_ROWS = 60
 """Of a table in a notebook."""
+
+
+class Tabular(abc.ABC):
+    """A result that is printed as a table, lines below it and a verdict, in a terminal as in a notebook."""
+
+    @property
+    @abc.abstractmethod
+    def verdict(self) -> str:
+        """In a sentence or two."""
+
+    @abc.abstractmethod
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The heading, which may be empty, and the rows."""
+
+    @abc.abstractmethod
+    def _lines(self) -> list[str]:
+        """What there is to say below the table."""
+
+    def __str__(self) -> str:
+        heading, rows = self._table()
+        return "\n".join([*text_table([heading, *rows] if heading else rows), *self._lines(), self.verdict])
+
+    def _repr_html_(self) -> str:
+        lines = map(html_line, self._lines())
+        return html_block(html_line(self.verdict, strong=True), html_table(*self._table()), *lines)
 
 
 def text_table(rows: Iterable[Sequence[str]]) -> list[str]:

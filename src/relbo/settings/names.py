@@ -49,6 +49,7 @@ def make_booster(
     """
     target = as_target(target)
     memory = None if max_memory is None else as_bytes(max_memory)
+    target = target if memory is None else target.within(memory)
     chosen_family = resolve_family(family, target.dim)
     afford = budget(target.dim)
     suited = chosen_family.climbs_by

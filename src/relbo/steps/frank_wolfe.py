@@ -16,7 +16,7 @@ class Fixed(AbstractStep):
     num_draws: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
-        if isinstance(self.delta, float | int) and not 0 < self.delta <= 1:
+        if not 0 < self.delta <= 1:
             raise ValueError(f"delta must be in (0, 1], got {self.delta}.")
 
     def update(self, problem, mixture, slots, iteration, memory):

@@ -5,6 +5,7 @@ import errno
 import hashlib
 import math
 import os
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,13 +14,14 @@ import numpy as np
 
 from relbo.boosting.booster import Booster
 from relbo.boosting.state import State
+from relbo.distributed.agreeing import from_first, is_first
 from relbo.model.whitening import identity_map
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.warn import warn
 from relbo.storage.container import NewerFormat, pack, remove_leftovers, write_atomically
 from relbo.storage.files import check_alike, describe, encode_family, settings_of
 from relbo.storage.objects import decode_number, encode_number
-from relbo.storage.reading import Contents, other_versions, read
+from relbo.storage.reading import Contents, other_versions, read, read_bytes
 from relbo.storage.targets import encode_target
 
 try:
@@ -35,9 +37,11 @@ class Checkpoint:
     """The file of one fit. The file before it is kept as `PATH.previous`, until the fit ends.
 
     A write that fails (a full disk) does not end the fit: it is warned of, and tried again after the next iteration.
+    Of the processes that run one fit `together`, the first writes and reads the file, and tells the others.
     """
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike, together: bool = False):
+        self.together = together
         self.path = os.path.realpath(os.fspath(path))
         self.previous = f"{self.path}.previous"
         self.problem: str | None = None
@@ -48,7 +52,11 @@ class Checkpoint:
 
     def write(self, posterior: Posterior, about: dict[str, Any], best: State | None) -> None:
         if self._target is None:
-            self._target = encode_target(posterior, 0, data=False)  # the same for all iterations
+            # The same for all iterations. It may take the model, and so all processes.
+            self._target = encode_target(posterior, 0, data=False)
+        if self.together and not is_first():
+            self.last_written = len(posterior.trace)
+            return
         try:
             parts = pack(*describe(posterior, *self._target, fit=about, best=best))
             write_atomically(self.path, parts, before_replace=self._keep_previous)
@@ -65,6 +73,8 @@ class Checkpoint:
 
     def finish(self) -> None:
         """After the last write: the file before it is needed no more."""
+        if self.together and not is_first():
+            return
         if self.problem is None:
             for name in (self.previous, f"{self.previous}.tmp"):
                 with contextlib.suppress(OSError):
@@ -77,6 +87,14 @@ class Checkpoint:
 
     def read(self, booster: Booster) -> Contents | None:
         """What the file holds, or the one before it if it is damaged; None if there is neither."""
+        if not self.together:
+            return self._read(booster)
+        content = from_first(lambda: b"" if self._read(booster) is None else pathlib.Path(self.path).read_bytes())
+        found = read_bytes(content, self.path, booster.step_rule) if content else None
+        self.last_written = 0 if found is None else len(found.posterior.trace)
+        return found
+
+    def _read(self, booster: Booster) -> Contents | None:
         if not os.path.exists(self.path):
             return None
         try:
@@ -103,9 +121,27 @@ class Checkpoint:
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike) -> Iterator[Checkpoint]:
-    """The checkpoint at `path`, held by this process alone. The lock ends with the process, however that ends."""
-    checkpoint = Checkpoint(path)
+def locked(path: str | os.PathLike, together: bool = False) -> Iterator[Checkpoint]:
+    """The checkpoint at `path`, held by this fit alone. The lock ends with the process, however that ends.
+
+    Of processes that run a fit together the first holds it; what is wrong with the path is raised in all.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def hold() -> bytes:
+            stack.enter_context(_held(checkpoint))
+            return b""
+
+        checkpoint = Checkpoint(path, together)
+        if together:
+            from_first(hold)
+        else:
+            hold()
+        yield checkpoint
+
+
+@contextlib.contextmanager
+def _held(checkpoint: Checkpoint) -> Iterator[None]:
     folder = os.path.dirname(checkpoint.path)
     if not os.path.isdir(folder):
         raise ValueError(f"checkpoint is to be written in {folder}, which is not a folder. Make it, or give another.")
@@ -114,7 +150,7 @@ def locked(path: str | os.PathLike) -> Iterator[Checkpoint]:
     with _lock(f"{checkpoint.path}.lock", needed=not os.path.exists(checkpoint.path)) as mine:
         if mine:
             remove_leftovers(checkpoint.path)
-        yield checkpoint
+        yield
 
 
 @contextlib.contextmanager

@@ -11,7 +11,9 @@ import numpy as np
 
 from relbo.boosting.booster import Booster
 from relbo.boosting.state import State
+from relbo.distributed.agreeing import from_first, is_first
 from relbo.families import AbstractFamily
+from relbo.model.placing import is_together, spans_processes
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.choices import whole_number
 from relbo.storage.container import pack, write_atomically
@@ -27,7 +29,6 @@ from relbo.storage.objects import encode, encode_number, encode_or_text
 from relbo.storage.reading import read
 from relbo.storage.targets import encode_target
 from relbo.targets import AbstractTarget, as_target
-from relbo.targets.minibatch import Anchored
 
 
 def save(posterior: Posterior, path: str | os.PathLike, *, num_draws: int | None = None, data: bool = True) -> None:
@@ -39,10 +40,16 @@ def save(posterior: Posterior, path: str | os.PathLike, *, num_draws: int | None
             2,000, and fewer in more than 4,000 dimensions.
         data: whether observed and constant data, and the pointwise log likelihood, go into the file as well.
 
-    The file is a header in JSON and arrays (docs/storage.md has the format); reading it executes nothing.
+    The file is a header in JSON and arrays (docs/storage.md has the format); reading it executes nothing. Where several
+    processes hold the data of a fit all of them call this, the first writes, and the data do not go into the file.
     """
     num_draws = None if num_draws is None else whole_number("num_draws", num_draws, 0)
-    write_atomically(path, to_bytes(posterior, num_draws=num_draws, data=data))
+    together = is_together(posterior.target, posterior.booster.points_over)
+    parts = to_bytes(posterior, num_draws=num_draws, data=data and not spans_processes(posterior.target))
+    if not together or is_first():
+        write_atomically(path, parts)
+    if together:
+        from_first(lambda: b"")  # none goes on before the file is there
 
 
 def load(path: str | os.PathLike, target: Any = None) -> Posterior:
@@ -110,8 +117,8 @@ def describe(
         arrays["other/log_weights"] = np.asarray(state.other.mixture.log_weights)
         arrays |= named_leaves("other/params", state.other.mixture.params)
         arrays |= named_leaves("other_modes", state.other.modes) | named_leaves("other_memory", state.other.memory)
-    if isinstance(posterior.whitened.target, Anchored):
-        arrays["anchor"] = np.asarray(posterior.whitened.target.point)
+    if (anchor := posterior.whitened.target.anchor) is not None:
+        arrays["anchor"] = np.asarray(anchor)
     described = {
         "relbo": importlib.metadata.version("relbo"),
         "jax": jax.__version__,

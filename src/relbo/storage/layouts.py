@@ -122,7 +122,7 @@ def decode_estimate(data: Any) -> Estimate:
 
 
 _ESTIMATES = ("elbo", "improvement", "gap", "objective")
-_NUMBERS = ("step_size", "seconds", "nan_fraction", "compile_seconds", "spread")
+_NUMBERS = ("step_size", "seconds", "nan_fraction", "compile_seconds", "spread", "rounding")
 
 
 def encode_record(record: Record) -> dict[str, Any]:
@@ -133,8 +133,9 @@ def encode_record(record: Record) -> dict[str, Any]:
     return data | counts | {"weights": [encode_number(weight) for weight in record.weights.tolist()]}
 
 
-def _counts(data: Any) -> dict[str, int]:
-    if not isinstance(data, dict) or not all(isinstance(k, str) and type(v) is int for k, v in data.items()):
+def _counts(data: dict[str, int]) -> dict[str, int]:
+    """JSON's keys are texts; what is no object has no items, and the file is refused for it."""
+    if not all(type(count) is int for _, count in data.items()):
         raise ValueError(f"the evaluations of a record are {data!r}")
     return data
 
@@ -151,17 +152,22 @@ def decode_record(data: dict[str, Any], dtype: np.dtype[Any]) -> Record:
     return Record(**values)
 
 
-def encode_flow(flow: Flow | None) -> dict[str, int] | None:
-    """The sizes of its layers."""
-    return None if flow is None else {"layers": flow.num_layers, "units": flow.num_units}
+def encode_flow(flow: Flow | None) -> dict[str, Any] | None:
+    """The sizes of its layers, and whether coordinates are skewed before them."""
+    if flow is None:
+        return None
+    return {"layers": flow.num_layers, "units": flow.num_units, "skewed": flow.skew is not None}
 
 
 def flow_like(data: Any, dim: int, dtype: np.dtype[Any]) -> Flow:
     """The shapes of a flow of these sizes."""
     layers, units = data["layers"], data["units"]
-    if not all(type(size) is int and 0 < size < 2**12 for size in (layers, units)):
+    skewed = data.get("skewed", False)  # files of older versions say nothing of it
+    if not all(type(size) is int and 0 <= size < 2**12 for size in (layers, units)) or units == 0:
         raise ValueError(f"a flow cannot have {layers!r} layers of {units!r} units")
-    return jax.eval_shape(lambda: identity_flow(dim, dtype, layers, units))
+    if not isinstance(skewed, bool):
+        raise ValueError(f"a flow is skewed or not, and {skewed!r} is neither")
+    return jax.eval_shape(lambda: identity_flow(dim, dtype, layers, units, skewed))
 
 
 def named_leaves(name: str, tree: PyTree) -> Arrays:

@@ -5,7 +5,10 @@ optimiser, a family of their own) cannot be named; it is stored as its text, `{"
 """
 
 import dataclasses
+import functools
+import inspect
 import math
+from types import NoneType
 from typing import Any
 
 import equinox as eqx
@@ -43,19 +46,9 @@ class NotStored(eqx.Module):
     text: str = eqx.field(static=True)
 
 
+@functools.singledispatch
 def encode(value: Any) -> Any:
     """JSON for a setting; raises TypeError where there is none."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return encode_number(value)
-    if isinstance(value, NotStored):
-        return {"not_stored": value.text}
-    if isinstance(value, np.ndarray | np.generic | jax.Array) and np.ndim(value) == 0:
-        number = np.asarray(value)
-        return {"number": encode_number(number.item()), "dtype": number.dtype.name}
-    if isinstance(value, tuple):
-        return {"tuple": [encode(item) for item in value]}
     if type(value) is _CLASSES.get(type(value).__name__):
         return {"is": type(value).__name__} | {
             field.name: encode(_python(field.type, getattr(value, field.name))) for field in dataclasses.fields(value)
@@ -65,14 +58,45 @@ def encode(value: Any) -> Any:
             return {"function": name}
     if _is_numpyro(value):
         return {"numpyro": value.__name__}
-    raise TypeError(f"{value!r} has no name that a file could hold")
+    raise _unnamed(value)
+
+
+@encode.register(str | int | NoneType)
+def _(value):
+    return value
+
+
+@encode.register(float | np.float64)  # the latter is a float, too
+def _(value):
+    return encode_number(value)
+
+
+@encode.register
+def _(value: NotStored):
+    return {"not_stored": value.text}
+
+
+@encode.register(np.ndarray | np.generic | jax.Array)
+def _(value):
+    number = np.asarray(value)
+    if number.ndim > 0:
+        raise _unnamed(value)
+    return {"number": encode_number(number.item()), "dtype": number.dtype.name}
+
+
+@encode.register
+def _(value: tuple):
+    return {"tuple": [encode(item) for item in value]}
+
+
+def _unnamed(value: Any) -> TypeError:
+    return TypeError(f"{value!r} has no name that a file could hold")
 
 
 def _is_numpyro(value: Any) -> bool:
     """Whether it is a distribution that `numpyro.distributions` offers by its name."""
-    if not (isinstance(value, type) and value.__module__.startswith("numpyro.distributions.")):
-        return False
-    return getattr(require("numpyro.distributions", extra="numpyro"), value.__name__, None) is value
+    made_by = getattr(value, "__module__", None) or ""
+    return made_by.startswith("numpyro.distributions.") and value in _distributions().values()
 
 
 def _python(kind: Any, value: Any) -> Any:
@@ -107,7 +131,7 @@ def decode(data: Any, depth: int = 0) -> Any:
     if "function" in data:
         return _known(_FUNCTIONS, data["function"])
     if "numpyro" in data:
-        return _distribution(data["numpyro"])
+        return _known(_distributions(), data["numpyro"])
     return _object(data, depth)
 
 
@@ -143,25 +167,23 @@ def _default(cls: type, field: dataclasses.Field) -> Any:
 
 
 def _known(names: dict[str, Any], name: Any) -> Any:
-    if not isinstance(name, str) or name not in names:
+    if name not in list(names):  # a list, for what stands in a file may not be hashable
         raise ValueError(f"unknown name {name!r}")
     return names[name]
 
 
-def _distribution(name: Any) -> Any:
-    distributions = require("numpyro.distributions", extra="numpyro")
-    found = getattr(distributions, name, None) if isinstance(name, str) else None
-    if not (isinstance(found, type) and issubclass(found, distributions.Distribution)):
-        raise ValueError(f"NumPyro has no distribution {name!r}")
-    return found
+def _distributions() -> dict[str, type]:
+    module = require("numpyro.distributions", extra="numpyro")
+    classes = inspect.getmembers(module, inspect.isclass)
+    return {name: each for name, each in classes if issubclass(each, module.Distribution)}
 
 
 def encode_number(value: float | int) -> Any:
     """JSON has no infinities and no NaN: they are written as texts."""
-    return value if isinstance(value, int) or math.isfinite(value) else repr(float(value))
+    return value if math.isfinite(value) else repr(float(value))
 
 
 def decode_number(value: Any) -> float:
-    if isinstance(value, bool) or not (isinstance(value, int | float) or value in ("inf", "-inf", "nan")):
+    if type(value) not in (int, float) and value not in ("inf", "-inf", "nan"):
         raise ValueError(f"{value!r} is not a number")
     return float(value)

@@ -49,8 +49,12 @@ class Contents(NamedTuple):
 
 def read(path: str | os.PathLike, step_rule: AbstractStep | None = None) -> Contents:
     """The contents of a file. A `step_rule` of the user's own, which a file cannot hold, is given."""
-    name = str(os.fspath(path))
-    header, arrays = unpack(pathlib.Path(path).read_bytes(), name)
+    return read_bytes(pathlib.Path(path).read_bytes(), str(os.fspath(path)), step_rule)
+
+
+def read_bytes(content: bytes, name: str, step_rule: AbstractStep | None = None) -> Contents:
+    """The contents of the bytes of a file; `name` is for errors."""
+    header, arrays = unpack(content, name)
     try:
         target = decode_target(header["target"], arrays)
         if target.dtype == jax.dtypes.canonicalize_dtype(target.dtype):

@@ -29,14 +29,14 @@ Arrays = dict[str, np.ndarray]
 def encode_target(posterior: Posterior, num_draws: int | None, data: bool) -> tuple[dict[str, Any], Arrays]:
     """Header and arrays. With `num_draws` draws, and what the model computes of them; with the data, or without."""
     target = posterior.target
-    if isinstance(target, StoredTarget):
-        layout, draws, kind = target.layout, _some_draws(target.draws, num_draws, data), target.kind
+    layout = target.described()
+    if target.stored is not None:
+        draws = _some_draws(target.stored.draws, num_draws, data)
     else:
-        layout, kind = target.described(), type(target).__name__
         draws = _try_to_draw(posterior, num_draws, data) if num_draws != 0 else None
     labels = _labels(target, data)
     header: dict[str, Any] = {
-        "kind": kind,
+        "kind": target.model_kind,
         "dim": target.dim,
         "dtype": target.dtype.name,
         "differentiable": bool(target.differentiable),
@@ -137,7 +137,7 @@ def _make_draws(posterior: Posterior, num_draws: int | None, data: bool) -> Stor
     likelihood = _likelihood(target, z, posterior.booster.chunk) if pointwise and with_likelihood else {}
     return StoredDraws(
         z=np.asarray(z),
-        log_p=posterior.log_target(z).astype(target.dtype),
+        log_p=posterior.log_target(z),
         log_q=np.asarray(posterior.log_prob(z)),
         values=_numbers(dict(named_leaves(posterior.constrain(z))[0])),
         log_likelihood=_numbers(likelihood),

@@ -7,6 +7,7 @@ from relbo.targets.jax_target import JaxTarget, from_log_density
 from relbo.targets.minibatch import Anchored
 from relbo.targets.numpyro import from_numpyro
 from relbo.targets.pymc import PyMCTarget, from_pymc
+from relbo.targets.rows import RowsTarget, from_rows
 from relbo.targets.stan import StanTarget, from_stan
 
 __all__ = [
@@ -16,11 +17,13 @@ __all__ = [
     "CallableTarget",
     "JaxTarget",
     "PyMCTarget",
+    "RowsTarget",
     "StanTarget",
     "as_target",
     "from_callable",
     "from_log_density",
     "from_numpyro",
     "from_pymc",
+    "from_rows",
     "from_stan",
 ]

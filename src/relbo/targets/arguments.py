@@ -9,7 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
+
+from relbo.distributed.agreeing import check_same
+from relbo.runtime.spreading import is_spread, with_automatic_mesh
+from relbo.runtime.words import plural
 
 UNTRACEABLE = (
     jax.errors.ConcretizationTypeError,
@@ -26,14 +30,13 @@ class Arguments:
     """The static part of `(args, kwargs)`. Two calls with arrays of the same shapes have equal static parts."""
 
     treedef: jax.tree_util.PyTreeDef
-    static: tuple[Any, ...]
-    """Leaf by leaf; `"array"` where there is one."""
+    static: tuple["_Fixed | _Traced", ...]
+    """Leaf by leaf."""
 
     def fill(self, arrays: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these arrays in their places."""
         rest = iter(arrays)
-        leaves = [leaf.value if isinstance(leaf, _Fixed) else next(rest) for leaf in self.static]
-        return jax.tree.unflatten(self.treedef, leaves)
+        return jax.tree.unflatten(self.treedef, [leaf.take(rest) for leaf in self.static])
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,16 @@ class _Fixed:
     kind: type
     value: Any
 
+    def take(self, arrays: Iterator[Any]) -> Any:
+        return self.value
 
-_ARRAY = "array"
+
+@dataclass(frozen=True)
+class _Traced:
+    """The place of an array."""
+
+    def take(self, arrays: Iterator[Any]) -> Any:
+        return next(arrays)
 
 
 def split_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arguments, list[Array]]:
@@ -56,20 +67,46 @@ def split_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Argu
         TypeError: for a leaf that is neither an array of numbers nor hashable.
     """
     leaves, treedef = jax.tree_util.tree_flatten_with_path((args, dict(sorted(kwargs.items()))))
-    static: list[Any] = []
+    static: list[_Fixed | _Traced] = []
     arrays: list[Array] = []
     for path, leaf in leaves:
         leaf = _unframed(leaf)
         if isinstance(leaf, jax.Array | np.ndarray):
             _check_numeric(path, leaf)
-            static.append(_ARRAY)
-            # A copy: what the user does to the data later must not reach the target.
-            arrays.append(leaf if isinstance(leaf, jax.Array) else jax.device_put(np.array(leaf)))
+            static.append(_Traced())
+            arrays.append(own_array(leaf))
             continue
         fixed = leaf.item() if isinstance(leaf, np.generic) else leaf
         _check_hashable(path, fixed)
         static.append(_Fixed(type(fixed), fixed))
-    return Arguments(treedef, tuple(static)), arrays
+    return Arguments(treedef, tuple(static)), adopted(arrays)
+
+
+def adopted(data: PyTree) -> PyTree:
+    """Data, those arrays that lie on several devices on one mesh with automatic axes.
+
+    Where other processes hold a part of them, all must mean the same arrays, or they would wait for each other forever.
+    """
+    spread = [leaf for leaf in jax.tree.leaves(data) if isinstance(leaf, jax.Array) and len(leaf.devices()) > 1]
+    if not spread:
+        return data
+    if not all(leaf.is_fully_addressable for leaf in spread):
+        check_same({"the shapes of the data": [(leaf.shape, leaf.dtype.name, str(leaf.sharding)) for leaf in spread]})
+    data = jax.tree.map(lambda leaf: with_automatic_mesh(leaf) if any(leaf is each for each in spread) else leaf, data)
+    meshes = {str(leaf.sharding.mesh): None for leaf in jax.tree.leaves(data) if is_spread(leaf)}
+    if len(meshes) > 1:
+        raise ValueError(f"the arrays of data lie on different meshes: {'; '.join(meshes)}. Spread them over one.")
+    return data
+
+
+def own_array(leaf: Any) -> Array:
+    """An array that no one else can change: what a user does to NumPy's data later must not reach the target."""
+    return leaf if isinstance(leaf, jax.Array) else jax.device_put(np.array(leaf))
+
+
+def is_numeric(dtype: Any) -> bool:
+    """Whether JAX can compute with it: bfloat16 and random keys have no kind of their own in NumPy."""
+    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.number, jax.dtypes.prng_key))
 
 
 def _unframed(leaf: Any) -> Any:
@@ -94,7 +131,7 @@ def check_call(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        given = [f"{len(args)} positional argument{'s' if len(args) != 1 else ''}", *kwargs]
+        given = [plural(len(args), "positional argument"), *kwargs]
         raise TypeError(f"{what} takes {signature}, and was given {', '.join(given)}: {error}.") from error
 
 
@@ -124,9 +161,8 @@ def _plain_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return len(value) > 0 and all(_is_plain(item) or isinstance(item, int | float) for item in value)
-    return isinstance(value, str)
+    kinds = {type(item) for item in jax.tree.leaves(value)} if isinstance(value, str | list | tuple) else set()
+    return bool(kinds) and all(issubclass(kind, str | int | float) for kind in kinds)
 
 
 def _check_numeric(path: Any, leaf: Any) -> None:
@@ -136,7 +172,7 @@ def _check_numeric(path: Any, leaf: Any) -> None:
             f"the model's argument {where} is a masked array, and JAX knows no masks. Pass values and mask, for "
             "numpyro.sample(..., obs_mask=mask), or leave the masked rows out."
         )
-    if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "biufc" and not jnp.issubdtype(leaf.dtype, jnp.floating):
+    if not is_numeric(leaf.dtype):
         raise TypeError(
             f"the model's argument {where} is an array of dtype {leaf.dtype}, which is not numeric. "
             "Encode strings and categories as integers."

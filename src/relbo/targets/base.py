@@ -2,15 +2,20 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
+from relbo.runtime.spreading import rows_here
+from relbo.runtime.words import plural
 from relbo.targets.layout import Layout
 from relbo.targets.table import as_html, as_table
+
+if TYPE_CHECKING:
+    from relbo.targets.stored import StoredTarget
 
 _NUMBERS_AT_ONCE = 2**24  # 64 MB in float32
 
@@ -57,6 +62,16 @@ class AbstractTarget(eqx.Module):
     def described(self) -> Layout | None:
         """The layout, if names, shapes and supports say all that `constrain` does; None if that takes the model."""
         return None
+
+    @property
+    def stored(self) -> "StoredTarget | None":
+        """The target itself where it stands in for a model that a file does not hold; None where the model is there."""
+        return None
+
+    @property
+    def model_kind(self) -> str:
+        """The class of the target that was fitted."""
+        return type(self).__name__
 
     # What the tools around a posterior may ask. A target that knows only its density keeps these answers; a front end
     # answers for its model. Names are those of the model; arrays are NumPy's where nothing is traced.
@@ -106,12 +121,33 @@ class AbstractTarget(eqx.Module):
     @property
     def points_at_once(self) -> int:
         """How many points may be evaluated side by side: fewer where there are many data, so that memory is bounded."""
-        longest = max((leaf.shape[0] for leaf in jax.tree.leaves(self) if getattr(leaf, "ndim", 0)), default=1)
+        longest = max((rows_here(leaf) for leaf in jax.tree.leaves(self) if getattr(leaf, "ndim", 0)), default=1)
         return 2 ** int(np.clip(np.log2(_NUMBERS_AT_ONCE / longest), 3, 10))
 
-    def on_host(self) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None:
-        """Values and gradients at points (num, dim), for a function outside JAX; None for all other targets."""
+    def held_data(self) -> PyTree | None:
+        """The arrays of data, which may lie on several devices; None if the model is not evaluated by JAX."""
         return None
+
+    def on_host(
+        self, batch: tuple[Key[Array, ""], int] | None = None, between: Callable[[], None] | None = None
+    ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None:
+        """Values and gradients at points (num, dim), for a function outside JAX; None for all other targets.
+
+        Where it subsamples, with a `batch`, a key and a number, an estimate on the minibatch drawn with them. `between`
+        is called between the parts of a long evaluation, and may raise.
+        """
+        del batch, between
+        return None
+
+    @property
+    def streams(self) -> bool:
+        """Whether data are read from where they lie whenever the density is evaluated: then `within` bounds memory."""
+        return False
+
+    def within(self, max_memory: int) -> "AbstractTarget":
+        """The same target for so many bytes of memory, if it is one that streams."""
+        del max_memory
+        return self
 
     # Minibatches. A target with many data points may estimate its log density on some of them.
 
@@ -119,6 +155,11 @@ class AbstractTarget(eqx.Module):
     def subsamples(self) -> bool:
         """Whether `draw_batch` and `log_density_on` exist: then ascents climb on minibatches."""
         return False
+
+    @property
+    def anchor(self) -> Float[Array, " dim"] | None:
+        """Where minibatches are compared with all data, if they are: see `minibatch.py`."""
+        return None
 
     def subsample(self, key: Key[Array, ""]) -> "AbstractTarget":
         """What an ascent climbs in one step: the target itself, or an estimate of it on a random minibatch."""
@@ -138,7 +179,7 @@ class AbstractTarget(eqx.Module):
         return as_table(self)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.dim} unconstrained coordinate{'s' if self.dim > 1 else ''}, {self.dtype})"
+        return f"{type(self).__name__}({plural(self.dim, 'unconstrained coordinate')}, {self.dtype})"
 
     def _repr_html_(self) -> str:
         return as_html(self)
@@ -207,8 +248,15 @@ class AbstractWrapper(AbstractTarget):
     def points_at_once(self) -> int:
         return self.target.points_at_once
 
-    def on_host(self):
-        return self.target.on_host()
+    def held_data(self):
+        return self.target.held_data()
+
+    def on_host(self, batch=None, between=None):
+        return self.target.on_host(batch, between)
+
+    @property
+    def streams(self) -> bool:
+        return self.target.streams
 
     def constrain(self, z: Float[Array, " dim"]) -> PyTree:
         return self.target.constrain(z)

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from relbo.runtime.choices import whole_number
 from relbo.runtime.warn import warn
 from relbo.targets.base import AbstractLayoutTarget
 from relbo.targets.checks import check_repeatable
-from relbo.targets.layout import Layout, read_example
+from relbo.targets.layout import Layout, one_point, read_example
 from relbo.targets.search import NUM_TRIED, Tries, first_usable, jittered, moved, nowhere, problem_at, uniform
 from relbo.targets.starts import starting_points
 from relbo.targets.supports import brief
@@ -74,9 +75,10 @@ class CallableTarget(AbstractLayoutTarget):
         self.initial, self.layout, self.host = initial, layout, host
 
     def log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        return _log_density(self.host, self.layout.one_point(z))
+        return _log_density(self.host, one_point(z, self.dim, self.dtype))
 
-    def on_host(self):
+    def on_host(self, batch=None, between=None):
+        del batch, between
         return self.host
 
 
@@ -164,8 +166,7 @@ def from_callable(
 def _check_form(function: Any, dim: Any, names: Sequence[str] | None) -> None:
     if not callable(function):
         raise TypeError(f"function must be callable, got {type(function).__name__}.")
-    if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
-        raise ValueError(f"dim must be a positive integer, the number of coordinates, got {dim!r}.")
+    whole_number("dim", dim, 1)
     if names is None:
         return
     if len(names) != dim or len(set(names)) != dim or not all(isinstance(name, str) for name in names):

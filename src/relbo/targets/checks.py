@@ -17,10 +17,11 @@ from jaxtyping import Array, Float, PyTree
 
 from relbo.runtime.compiling import compiled
 from relbo.runtime.warn import warn
+from relbo.runtime.words import shorten
 from relbo.targets.arguments import UNTRACEABLE
 from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import Layout
-from relbo.targets.search import Tries, evaluate, first_usable, moved, nowhere, problem_at, shorten
+from relbo.targets.search import Tries, evaluate, first_usable, moved, nowhere, problem_at
 
 T = TypeVar("T", bound=AbstractTarget)
 

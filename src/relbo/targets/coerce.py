@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+from relbo.runtime.require import is_loaded_instance
 from relbo.targets.base import AbstractTarget
 from relbo.targets.pymc.target import from_pymc
 
@@ -14,10 +15,9 @@ def as_target(model: Any) -> AbstractTarget:
     """
     if isinstance(model, AbstractTarget):
         return model
-    pymc = sys.modules.get("pymc")
     if model is None:
-        model = _open_model(pymc)
-    if pymc is not None and isinstance(model, pymc.Model):
+        model = _open_model(sys.modules.get("pymc"))
+    if is_loaded_instance(model, "pymc", "Model"):
         return from_pymc(model)
     raise ValueError(
         f"target must be a relbo target or a PyMC model, got {type(model).__name__}. Make one with "

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from relbo.targets.arguments import check_call
+from relbo.targets.arguments import adopted, check_call, is_numeric, own_array
 from relbo.targets.base import AbstractLayoutTarget
 from relbo.targets.checks import check_at_example, check_traceable, has_hessian
 from relbo.targets.layout import Layout, read_example
@@ -51,6 +51,9 @@ class JaxTarget(AbstractLayoutTarget):
     def log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         params, log_det = self.layout.constrain_with_log_det(z)
         return (jnp.asarray(self.function(params, *self.args)) + log_det).astype(self.dtype)
+
+    def held_data(self) -> PyTree:
+        return self.args
 
 
 def from_log_density(
@@ -135,16 +138,14 @@ def _check_function(function: Any) -> None:
 def _read_args(args: Any) -> tuple[PyTree, ...]:
     if not isinstance(args, tuple | list):
         raise TypeError(f"args must be a tuple of arrays or trees, got {type(args).__name__}. Write args=(data,).")
-    return jax.tree_util.tree_map_with_path(_data_array, tuple(args))
+    return adopted(jax.tree_util.tree_map_with_path(_data_array, tuple(args)))
 
 
 def _data_array(path: Any, leaf: Any) -> Array:
-    if isinstance(leaf, jax.Array):
-        return leaf
-    array = np.asarray(leaf)
-    if array.dtype.kind not in "biufc" and not jnp.issubdtype(array.dtype, jnp.floating):
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    if not is_numeric(array.dtype):
         raise TypeError(
             f"args{jax.tree_util.keystr(path)} is of type {type(leaf).__name__} (dtype {array.dtype}), which is not "
             "numeric. Encode categories as integers; bind options by functools.partial, and keep args for data."
         )
-    return jax.device_put(np.array(array))  # a copy: what the user does to the data later must not reach the target
+    return own_array(array)

@@ -5,7 +5,6 @@ $T_i : \mathbb{R}^{k_i} \to S_i$ maps it to the leaf's value. $T = (T_1, T_2, \d
 $\log |\det J_T| = \sum_i \log |\det J_{T_i}|$. Sizes may differ: a simplex of $k$ has $k - 1$ coordinates.
 """
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -45,8 +44,7 @@ class Leaf:
         return jnp.reshape(x, (self.size,))
 
     def coordinate_names(self) -> list[str]:
-        indices = itertools.product(*(range(size) for size in self.flat_shape))
-        return [f"{self.name}[{','.join(map(str, index))}]" if index else self.name for index in indices]
+        return entry_names(self.name, self.flat_shape)
 
 
 @dataclass(frozen=True)
@@ -110,17 +108,28 @@ class Layout:
             )
         return [found[name] for name in self.names]
 
-    def one_point(self, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """`z` in the layout's dtype, having checked that it is one point."""
-        z = jnp.asarray(z, self.dtype)
-        if z.shape != (self.dim,):
-            raise ValueError(f"expected one point of shape ({self.dim},), got {z.shape}. Use jax.vmap for a batch.")
-        return z
-
     def _split(self, z: Float[Array, " dim"]) -> list[Array]:
-        z = self.one_point(z)
+        z = one_point(z, self.dim, self.dtype)
         ends = np.cumsum([leaf.size for leaf in self.leaves])
         return [z[end - leaf.size : end] for leaf, end in zip(self.leaves, ends, strict=True)]
+
+
+def one_point(z: Float[Array, "..."], dim: int, dtype: np.dtype[Any]) -> Float[Array, " dim"]:
+    """`z` as an array of this dtype, having checked that it is one point."""
+    z = jnp.asarray(z, dtype)
+    if z.shape != (dim,):
+        raise ValueError(f"expected one point of shape ({dim},), got {z.shape}. Use jax.vmap for a batch.")
+    return z
+
+
+def entry_names(name: str, shape: tuple[int, ...], first_index: int = 0) -> list[str]:
+    """The names of the scalars in an array, row by row, counted from `first_index`.
+
+    >>> entry_names("b", (1, 2)), entry_names("mu", ())
+    (['b[0,0]', 'b[0,1]'], ['mu'])
+    """
+    places = [",".join(str(first_index + i) for i in index) for index in np.ndindex(shape)]
+    return [f"{name}[{place}]" for place in places] if shape else [name]
 
 
 def named_leaves(tree: PyTree) -> tuple[list[tuple[str, Any]], jax.tree_util.PyTreeDef]:

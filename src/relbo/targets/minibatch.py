@@ -12,7 +12,10 @@ rows in batches of 512; with an anchor at the mode it is about $\sqrt{d/n}$. The
 shared by all draws.
 """
 
+from functools import partial
+
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from relbo.targets.base import AbstractTarget, AbstractWrapper
@@ -43,10 +46,18 @@ class Anchored(AbstractWrapper):
     def subsamples(self) -> bool:
         return True
 
+    @property
+    def anchor(self) -> Float[Array, " dim"]:
+        return self.point
+
     def log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         if self.batch is None:
             return self.target.log_density(z)
         return self.target.log_density_on(z, self.batch) + self.value + self.gradient @ (z - self.point)
+
+    def on_host(self, batch=None, between=None):
+        host = self.target.on_host(batch, between)
+        return host if host is None or batch is None else partial(_controlled, self, host)
 
     def moved(self, target: AbstractTarget) -> "Anchored":
         """The same anchor for another target of the same shape (new data), found anew when the target is evaluated."""
@@ -56,3 +67,11 @@ class Anchored(AbstractWrapper):
         batch = self.target.draw_batch(key)
         value, gradient = jax.value_and_grad(self.target.log_density_on)(self.point, batch)
         return Anchored(self.target, self.point, self.value - value, self.gradient - gradient, batch)
+
+
+def _controlled(anchored: Anchored, host, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same, where minibatches are read on the host: the anchor is one more point of the evaluation."""
+    point, gradient = np.asarray(anchored.point, np.float64), np.asarray(anchored.gradient, np.float64)
+    values, slopes = host(np.concatenate([point[None], points]))
+    tilt = gradient - slopes[0]
+    return values[1:] - values[0] + float(anchored.value) + (points - point) @ tilt, slopes[1:] + tilt

@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from relbo.runtime.compiling import compiled
+from relbo.runtime.words import shorten
 from relbo.targets.base import AbstractTarget
 from relbo.targets.supports import brief
 
@@ -117,7 +118,7 @@ def find_starts(target: AbstractTarget, what: str, report: Callable[[], str]) ->
     raise ValueError(nowhere(problem, names, around[0], "the origin", num - 1, report))
 
 
-@eqx.filter_jit
+@compiled
 def _values_and_gradients(target: AbstractTarget, points: Float[Array, "num dim"]) -> tuple[Array, Array]:
     if not target.differentiable:
         return jax.lax.map(target.log_density, points, batch_size=8), jax.numpy.zeros_like(points)
@@ -181,14 +182,9 @@ def name_entries(name: str, values: Any, chosen: Any) -> str:
     found = np.argwhere(chosen)
     entries = []
     for index in found[:_MOST_NAMED]:
-        place = f"[{', '.join(map(str, index))}]" if len(index) else ""
+        place = f"[{','.join(map(str, index))}]" if len(index) else ""
         entries.append(f"{name}{place} = {brief(values[tuple(index)])}")
     return shorten([*entries, *[""] * (len(found) - len(entries))])
-
-
-def shorten(items: Sequence[str]) -> str:
-    more = len(items) - _MOST_NAMED
-    return ", ".join(items[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def name_nan(arrays: Iterable[tuple[str, np.ndarray]]) -> str:

@@ -56,6 +56,17 @@ class StoredTarget(AbstractTarget):
     labels: Labels
 
     @property
+    def stored(self) -> "StoredTarget":
+        return self
+
+    @property
+    def model_kind(self) -> str:
+        return self.kind
+
+    def described(self) -> Layout | None:
+        return self.layout
+
+    @property
     def first_index(self) -> int:
         return 1 if self.kind == "StanTarget" else 0
 
@@ -101,6 +112,10 @@ class StoredTarget(AbstractTarget):
     def stored_values(self, num_draws: int, seed: int) -> dict[str, np.ndarray]:
         """The first of the stored draws, for seed 0, and a random choice without repetition for other seeds."""
         return self.choose_draws(num_draws, seed).values
+
+    def at_most(self, num_draws: int) -> int:
+        """So many draws, or as many as the file holds where those are fewer."""
+        return num_draws if self.draws is None else min(num_draws, self.draws.num)
 
     def choose_draws(self, num_draws: int, seed: int) -> StoredDraws:
         """Some of the stored draws."""

@@ -5,6 +5,7 @@ support is written as a name (`"positive"`), a name with bounds (`("interval", 0
 """
 
 import difflib
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,15 +131,21 @@ def _from_name(name: str, bounds: tuple[Any, ...], where: str) -> Support | None
     name = _ALIASES.get(name, name)
     if name in _REAL and not bounds:
         return None
-    constraints = _distributions().constraints
     if name in _BOUNDED:
-        return _checked(_bounded(constraints, name, bounds, where), where)
-    found = getattr(constraints, name, None)
-    if not isinstance(found, constraints.Constraint) or name in ("complex", "dependent"):
+        return _checked(_bounded(_distributions().constraints, name, bounds, where), where)
+    constraint = _plain_constraints().get(name)
+    if constraint is None:
         raise ValueError(_unknown_name(name, where))
     if bounds:
         raise ValueError(f"the support {name!r} of {where} takes no bounds, got {bounds!r}. Write {name!r} alone.")
-    return _checked(Support(found, name), where)
+    return _checked(Support(constraint, name), where)
+
+
+def _plain_constraints() -> dict[str, Any]:
+    """NumPyro's constraints that take no bounds, by their names there."""
+    constraints = _distributions().constraints
+    named = inspect.getmembers(constraints, lambda each: isinstance(each, constraints.Constraint))
+    return {name: constraint for name, constraint in named if name not in ("complex", "dependent")}
 
 
 def _bounded(constraints: Any, name: str, bounds: tuple[Any, ...], where: str) -> Support:
@@ -169,18 +176,16 @@ def _checked(support: Support, where: str) -> Support:
 
 
 def _unknown_name(name: str, where: str) -> str:
-    dist = _distributions()
-    plain = sorted(_ALIASES)
-    for choice, value in vars(dist.constraints).items():
-        if isinstance(value, dist.constraints.Constraint) and choice not in ("complex", "dependent"):
-            plain += [choice] if not _is_discrete(value) and _has_bijection(dist, value) else []
+    known = _plain_constraints().items()
+    plain = [choice for choice, constraint in known if not _is_discrete(constraint) and _has_bijection(constraint)]
+    plain += _ALIASES
     forms = [f"({', '.join((repr(bounded), *wanted))})" for bounded, wanted in _BOUNDED.items()]
     return f"unknown support {name!r} of {where}. Choose one of {', '.join(sorted(plain))}; or {', '.join(forms)}."
 
 
-def _has_bijection(dist: Any, constraint: Any) -> bool:
+def _has_bijection(constraint: Any) -> bool:
     try:
-        dist.biject_to(constraint)
+        _distributions().biject_to(constraint)
     except NotImplementedError:
         return False
     return True

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from relbo.runtime.tables import html_block, html_line, html_table, text_table
+from relbo.runtime.words import plural
 from relbo.targets.layout import named_leaves
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ def as_html(target: "AbstractTarget") -> str:
 
 
 def _title(target: "AbstractTarget") -> str:
-    unit = "coordinate" if target.dim == 1 else "coordinates"
-    return f"{type(target).__name__}: {target.dim} unconstrained {unit}, {target.dtype}"
+    return f"{type(target).__name__}: {plural(target.dim, 'unconstrained coordinate')}, {target.dtype}"
 
 
 def _rows(target: "AbstractTarget") -> list[list[str]]:

@@ -56,12 +56,12 @@ def to_arviz(
     num_chains = _num_chains(num_draws, num_chains)
     seed, prior = seed_number(seed), whole_number("prior", prior, 0)
     target = posterior.target
-    if isinstance(target, StoredTarget):
+    if target.stored is not None:
         if importance_resampled or log_likelihood:
             raise ValueError(
                 "This needs the model, and the posterior was loaded without: relbo.load(path, target=...)."
             )
-        stats, values, pointwise, k_hat = _from_file(posterior, target, num_draws, seed)
+        stats, values, pointwise, k_hat = _from_file(posterior, target.stored, num_draws, seed)
         pointwise = {} if log_likelihood is False else pointwise
     else:
         z, lp, log_q, k_hat = _draw(posterior, num_draws, seed, importance_resampled)

@@ -7,6 +7,7 @@ draws would be wrong for both. The sum over components, each with few draws, is 
 """
 
 import numpy as np
+from scipy.ndimage import gaussian_filter, gaussian_filter1d
 
 _OUTSIDE = 0.002  # so much of the draws, on either side, may lie outside of a picture
 _MARGIN = 0.06
@@ -38,8 +39,6 @@ def component_densities(values: np.ndarray, shares: np.ndarray, weights: np.ndar
 
 def _smooth(values: np.ndarray, share: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """One part: a histogram, smoothed. Mass at the edge of the grid is reflected, as of a bounded parameter."""
-    from scipy.ndimage import gaussian_filter1d
-
     total = share.sum()
     if total <= 0:
         return np.zeros_like(grid)
@@ -70,8 +69,6 @@ def plane_densities(
 
 
 def _smooth_plane(points: np.ndarray, share: np.ndarray, grids: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    from scipy.ndimage import gaussian_filter
-
     total = share.sum()
     if total <= 0:
         return np.zeros((len(grids[0]), len(grids[1])))

@@ -16,7 +16,7 @@ from relbo.mixture import log_densities, map_chunks
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.choices import seed_number, whole_number
 from relbo.runtime.compiling import compiled
-from relbo.targets.stored import StoredTarget
+from relbo.runtime.words import shorten
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,18 @@ def scalars(posterior: Posterior, num_draws: int = 2000, seed: int = 0) -> Scala
     only the model can compute the parameters of others: then there may be fewer.
     """
     num_draws, seed = whole_number("num_draws", num_draws, 1), seed_number(seed)
-    target = posterior.target
+    stored = posterior.target.stored
     values: PyTree
-    if isinstance(target, StoredTarget) and (target.layout is None or _holds(target, num_draws)):
-        most = num_draws if target.draws is None else min(num_draws, target.draws.num)
-        drawn = target.choose_draws(most, seed)
+    if stored is not None and (stored.layout is None or (stored.draws and stored.at_most(num_draws) == num_draws)):
+        drawn = stored.choose_draws(stored.at_most(num_draws), seed)
         points, values = drawn.z, drawn.values
     else:
         points = np.asarray(posterior.sample_unconstrained(num_draws, seed=seed))
         values = posterior.constrain(jnp.asarray(points))
-    names, columns = named_columns(values, target.first_index)
+    names, columns = named_columns(values, posterior.target.first_index)
     shares = shares_at(posterior, points)
     weights = posterior.weights.astype(np.float64)
     return Scalars(names, columns, points, shares, weights, *by_mode(posterior, shares))
-
-
-def _holds(target: StoredTarget, num_draws: int) -> bool:
-    return target.draws is not None and target.draws.num >= num_draws
 
 
 def shares_at(posterior: Posterior, points: np.ndarray) -> np.ndarray:
@@ -109,28 +104,15 @@ def choose_names(names: Sequence[str], wanted: str | Sequence[str] | None, most:
     if wanted is None:
         return list(names[:most])
     chosen = []
-    for one in [wanted] if isinstance(wanted, str) else wanted:
-        entries = [name for name in names if name == one or name.startswith(f"{one}[")]
+    for asked in [wanted] if isinstance(wanted, str) else wanted:
+        meant = asked.replace(", ", ",")
+        entries = [name for name in names if name == meant or name.startswith(f"{meant}[")]
         if not entries:
-            raise ValueError(f"there is no parameter {one!r}. There are: {', '.join(names[:20])}{_more(names)}.")
+            raise ValueError(f"there is no parameter {asked!r}. There are: {shorten(names, 20)}.")
         chosen += [name for name in entries if name not in chosen]
     return chosen
 
 
-def _more(names: Sequence[str]) -> str:
-    return f" and {len(names) - 20} more" if len(names) > 20 else ""
-
-
 def reference_columns(posterior: Posterior, reference: Any, num_draws: int, seed: int) -> dict[str, np.ndarray]:
     """Reference draws (see `relbo.compare` for what is understood) by the names that `scalars` gives."""
-    columns = read_reference(reference, posterior, num_draws, seed).columns
-    return {_renamed(name, posterior.target.first_index): values for name, values in columns.items()}
-
-
-def _renamed(name: str, first_index: int) -> str:
-    """`theta[0,1]`, counted from zero, in the form of `named_columns`: `theta[1, 2]` for a Stan program."""
-    base, _, indices = name.removesuffix("]").rpartition("[")
-    parts = indices.split(",")
-    if not base or not all(part.isdigit() for part in parts):
-        return name
-    return f"{base}[{', '.join(str(int(part) + first_index) for part in parts)}]"
+    return read_reference(reference, posterior, num_draws, seed).columns

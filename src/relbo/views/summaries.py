@@ -8,7 +8,6 @@ import numpy as np
 from relbo.diagnostics.parameters import named_columns
 from relbo.posterior.posterior import Posterior
 from relbo.records.estimate import Estimate
-from relbo.targets.stored import StoredTarget
 
 LEVELS = (0.05, 0.5, 0.95)
 
@@ -27,8 +26,8 @@ class ParameterSummary:
 def summarize(posterior: Posterior, num_draws: int = 2000, seed: int = 0) -> list[ParameterSummary]:
     """In the order of the model. Where only a file's own draws are there, fewer may be taken."""
     target = posterior.target
-    if isinstance(target, StoredTarget) and target.layout is None and target.draws is not None:
-        num_draws = min(num_draws, target.draws.num)
+    if target.stored is not None and target.stored.layout is None:
+        num_draws = target.stored.at_most(num_draws)
     names, columns = named_columns(posterior.sample(num_draws, seed=seed), target.first_index)
     return [_summary(name, column) for name, column in zip(names, columns.T, strict=True)]
 

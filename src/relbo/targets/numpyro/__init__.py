@@ -20,7 +20,7 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
         ValueError: for a model without continuous latents, with discrete ones that cannot be summed out, with
             continuous ones inside a subsampled plate, with `param` sites, or without a point of finite density.
 
-    >>> import numpyro, numpyro.distributions as dist
+    >>> import numpy as np, numpyro, numpyro.distributions as dist
     >>> def model(y):
     ...     mu = numpyro.sample("mu", dist.Normal(0, 10))
     ...     numpyro.sample("y", dist.Normal(mu, 1), obs=y)

@@ -17,9 +17,9 @@ from numpyro.distributions import Delta, biject_to
 from numpyro.infer import init_to_uniform
 
 from relbo.runtime.require import require
+from relbo.runtime.words import shorten
 from relbo.targets.arguments import UNTRACEABLE, Arguments, check_call
 from relbo.targets.numpyro.handlers import innermost, is_factor
-from relbo.targets.search import shorten
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import contextlib
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -16,14 +17,15 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.infer import Predictive
 
+from relbo.runtime.compiling import compiled
 from relbo.runtime.require import require
 from relbo.targets.arguments import Arguments, plain_data_named, split_arguments
 from relbo.targets.base import AbstractTarget
-from relbo.targets.layout import Layout, read_example
+from relbo.targets.layout import Layout, entry_names, read_example
 from relbo.targets.numpyro.data import bound, describe, is_data, same
 from relbo.targets.numpyro.handlers import Rescaled, Unobserved
 from relbo.targets.numpyro.report import report
-from relbo.targets.numpyro.sites import Facts, Site, read_model, read_sites
+from relbo.targets.numpyro.sites import Facts, read_model, read_sites
 from relbo.targets.search import find_starts
 from relbo.targets.supports import name_support, support_words
 
@@ -56,6 +58,9 @@ class NumPyroTarget(AbstractTarget):
 
     def log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         return self._log_density(z, self._all_rows(), corrected=False)
+
+    def held_data(self) -> list[Array]:
+        return self.arrays
 
     def draw_batch(self, key: Key[Array, ""]) -> dict[str, Array]:
         plates = self.facts.subsampled
@@ -121,7 +126,7 @@ class NumPyroTarget(AbstractTarget):
         return jnp.concatenate([jnp.reshape(flat[site.name], (site.size,)) for site in self.facts.latents])
 
     def coordinate_names(self) -> list[str]:
-        return [name for site in self.facts.latents for name in _names(site)]
+        return [name for site in self.facts.latents for name in entry_names(site.name, site.flat_shape)]
 
     def described(self) -> Layout | None:
         """From the supports of the sites at one point; checked at others, for supports may hang on other sites."""
@@ -289,7 +294,7 @@ def _report(target: NumPyroTarget) -> str:
     return report(trace, target.facts, {name: value for name, value in named.items() if is_data(value)})
 
 
-@eqx.filter_jit
+@partial(compiled, runs_once=True)
 def _observed(target: NumPyroTarget) -> dict[str, Array]:
     trace = target._trace(target._split_constrained(target.initial[0]))
     return {site.name: jnp.asarray(trace[site.name]["value"]) for site in target.facts.of_kind("observed")}
@@ -314,9 +319,3 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="subsample_size does not match")
         yield
-
-
-def _names(site: Site) -> list[str]:
-    return [
-        f"{site.name}[{','.join(map(str, index))}]" if index else site.name for index in np.ndindex(site.flat_shape)
-    ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relbo.targets.search import shorten
+from relbo.runtime.words import shorten
 
 Labels = Mapping[str, Any]
 

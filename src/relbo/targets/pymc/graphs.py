@@ -57,7 +57,7 @@ class Graphs:
         rows = set(self._rows.values())
         for name, variable in zip(_names(self.model.observed_RVs), self.observed, strict=True):
             values = self.observed_values[self.observed.index(variable)]
-            if _depends([variable, values], rows) and not isinstance(variable.owner.op, scaled):
+            if _depends([variable, values], rows) and not _is_made_by(variable, scaled):
                 raise ValueError(
                     f"the observed variable {name!r} uses pm.Minibatch without total_size, so its log likelihood would "
                     "not be scaled to all data. Pass total_size=number of rows to it."
@@ -235,8 +235,12 @@ def _substitute(outputs: Sequence[Any], replacements: dict[Any, Any]) -> list[An
 def _minibatches(variables: Sequence[Any]) -> list[Any]:
     traversal = require("pytensor.graph.traversal", extra="pymc")
     op = require("pymc.data", extra="pymc").MinibatchOp
-    nodes = [variable.owner for variable in traversal.ancestors(variables) if variable.owner is not None]
-    return list(dict.fromkeys(node for node in nodes if isinstance(node.op, op)))
+    made = [variable for variable in traversal.ancestors(variables) if _is_made_by(variable, op)]
+    return list(dict.fromkeys(variable.owner for variable in made))
+
+
+def _is_made_by(variable: Any, op: type) -> bool:
+    return variable.owner is not None and isinstance(variable.owner.op, op)
 
 
 def _without_length(rows: Any) -> Any:
@@ -250,7 +254,12 @@ def _shared(outputs: Sequence[Any]) -> list[Any]:
 
 
 def _is_array(variable: Any) -> bool:
-    return isinstance(variable.type, require("pytensor.tensor.type", extra="pymc").TensorType)
+    return _is_of_type(variable, require("pytensor.tensor.type", extra="pymc").TensorType)
+
+
+def _is_of_type(variable: Any, kind: type) -> bool:
+    """By its type in the graph, which is not its class."""
+    return isinstance(variable.type, kind)
 
 
 def _may_be_size(variable: Any) -> bool:
@@ -260,7 +269,7 @@ def _may_be_size(variable: Any) -> bool:
 
 def _refuse_unusual(shared: Sequence[Any]) -> None:
     kind = require("pytensor.tensor.random.type", extra="pymc").RandomType
-    if any(isinstance(variable.type, kind) for variable in shared):
+    if any(_is_of_type(variable, kind) for variable in shared):
         raise ValueError(
             "the model draws random numbers outside its named random variables (for instance a .dist() inside a "
             "pm.Deterministic or pm.Potential), so it has no fixed log density. Give them names, or leave them out."

@@ -13,13 +13,14 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from relbo.runtime.require import require
+from relbo.runtime.words import shorten
 from relbo.targets.base import AbstractTarget
 from relbo.targets.checks import check_at_example, has_hessian
 from relbo.targets.layout import Layout, read_example
 from relbo.targets.pymc.data import put, readable_errors, replace_data
 from relbo.targets.pymc.graphs import Graphs, graphs_of
 from relbo.targets.pymc.report import report
-from relbo.targets.search import NUM_TRIED, Tries, from_prior, shorten, uniform
+from relbo.targets.search import NUM_TRIED, Tries, from_prior, uniform
 from relbo.targets.starts import NUM_DRAWS, starting_points
 
 _SUPPORTS = {None: "real", "log": "positive", "logodds": "unit interval"}
@@ -27,10 +28,15 @@ _SUPPORTS = {None: "real", "log": "positive", "logodds": "unit interval"}
 
 
 @dataclass(frozen=True)
-class Labels:
-    """The labels of every dim, or its length if it has none. (Equinox objects to NumPy scalars in a bare tuple.)"""
+class Dim:
+    """A dim of the model, with its labels if it has any."""
 
-    of_dims: tuple[tuple[str, int | tuple[Any, ...]], ...]
+    name: str
+    length: int
+    labels: tuple[Any, ...] | None
+
+    def coords(self) -> np.ndarray:
+        return np.arange(self.length) if self.labels is None else np.array(self.labels)
 
 
 class PyMCTarget(AbstractTarget):
@@ -47,7 +53,7 @@ class PyMCTarget(AbstractTarget):
     initial: Float[Array, "num dim"]
     layout: Layout = eqx.field(static=True)
     graphs: Graphs = eqx.field(static=True)
-    labels: Labels = eqx.field(static=True)
+    labeled: tuple[Dim, ...] = eqx.field(static=True)
     num_rows: tuple[int, ...] = eqx.field(static=True)
     data: tuple[Array, ...]
 
@@ -63,12 +69,15 @@ class PyMCTarget(AbstractTarget):
         self.dim, self.dtype = layout.dim, layout.dtype
         self.differentiable, self.twice_differentiable = True, twice_differentiable
         self.initial, self.layout, self.graphs, self.data = initial, layout, graphs, data
-        self.labels = _read_labels(graphs)
+        self.labeled = _read_dims(graphs)
         self.num_rows = tuple(int(num) for num in graphs.num_rows())
 
     def log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         (value,) = self.graphs.log_density(self._values(z), self.data)
         return jnp.asarray(value, self.dtype)
+
+    def held_data(self) -> tuple[Array, ...]:
+        return self.data
 
     def constrain(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         """The free variables in the model's own space, and the deterministics."""
@@ -119,9 +128,7 @@ class PyMCTarget(AbstractTarget):
         }
 
     def coords(self) -> dict[str, np.ndarray]:
-        return {
-            name: np.arange(each) if isinstance(each, int) else np.array(each) for name, each in self.labels.of_dims
-        }
+        return {dim.name: dim.coords() for dim in self.labeled}
 
     def log_likelihood(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         terms = self.graphs.log_likelihood(self._values(z), self.data)
@@ -214,12 +221,10 @@ class PyMCTarget(AbstractTarget):
         Yields the shapes of all `pm.Data` without the new ones.
         """
         model = self.graphs.model
-        lengths = {
-            model.dim_lengths[name]: each if isinstance(each, int) else len(each) for name, each in self.labels.of_dims
-        }
+        lengths = {model.dim_lengths[dim.name]: dim.length for dim in self.labeled}
         own = dict(zip(self.graphs.shared, self.data, strict=True)) | dict(self.graphs.sizes)
         own |= {variable: length for variable, length in lengths.items() if hasattr(variable, "set_value")}
-        labels = {name: each if isinstance(each, tuple) else None for name, each in self.labels.of_dims}
+        labels = {dim.name: dim.labels for dim in self.labeled}
         before = {variable: variable.get_value() for variable in own}, dict(model.coords)
         try:
             put(model, own, labels)
@@ -313,9 +318,9 @@ def _translated(model: Any, dtype: np.dtype[Any]) -> Graphs:
     return graphs
 
 
-def _read_labels(graphs: Graphs) -> Labels:
+def _read_dims(graphs: Graphs) -> tuple[Dim, ...]:
     pairs = zip(graphs.model.coords.items(), graphs.dim_lengths(), strict=True)
-    return Labels(tuple((name, int(length) if labels is None else tuple(labels)) for (name, labels), length in pairs))
+    return tuple(Dim(name, int(length), None if labels is None else tuple(labels)) for (name, labels), length in pairs)
 
 
 def _data_array(value: Any, dtype: np.dtype[Any]) -> Array:

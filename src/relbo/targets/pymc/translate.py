@@ -40,17 +40,16 @@ def _holds_for_sigmoid(condition: Any) -> bool:
     """Whether the condition is `sigmoid(x) >= 0` or `sigmoid(x) <= 1`."""
     basic, special = require("pytensor.scalar.basic", extra="pymc"), require("pytensor.scalar.math", extra="pymc")
     read_constant = require("pytensor.tensor.basic", extra="pymc").get_underlying_scalar_constant_value
-    comparison = _scalar_op(condition)
-    if not isinstance(comparison, basic.GE | basic.LE):
-        return False
-    left, right = condition.owner.inputs
-    limit = 0 if isinstance(comparison, basic.GE) else 1
-    is_limit = read_constant(right, raise_not_constant=False) == limit
-    return isinstance(_scalar_op(left), special.Sigmoid) and bool(is_limit)
+    for comparison, limit in ((basic.GE, 0), (basic.LE, 1)):
+        if _applies(condition, comparison):
+            left, right = condition.owner.inputs
+            return _applies(left, special.Sigmoid) and bool(read_constant(right, raise_not_constant=False) == limit)
+    return False
 
 
-def _scalar_op(variable: Any) -> Any:
-    return getattr(variable.owner.op, "scalar_op", None) if variable.owner is not None else None
+def _applies(variable: Any, function: type) -> bool:
+    """Whether PyTensor gets the variable by this function, entry by entry."""
+    return variable.owner is not None and isinstance(getattr(variable.owner.op, "scalar_op", None), function)
 
 
 def _replace_functions(graph: Any) -> None:
@@ -60,7 +59,7 @@ def _replace_functions(graph: Any) -> None:
     functions = replacements()
     for node in graph.toposort():
         function, inputs = functions.get(type(getattr(node.op, "scalar_op", node.op))), node.inputs
-        if function is log and isinstance(_scalar_op(inputs[0]), erfc):
+        if function is log and _applies(inputs[0], erfc):
             function, inputs = log_erfc, inputs[0].owner.inputs
         if function is not None:
             (old,) = node.outputs

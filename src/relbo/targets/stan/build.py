@@ -24,7 +24,7 @@ from typing import Any
 
 import jax
 
-from relbo.runtime.compiling import cache_folder
+from relbo.runtime.folders import cache_folder
 from relbo.runtime.require import locate
 
 _GLUE = pathlib.Path(__file__).with_name("glue.cpp")

@@ -4,8 +4,10 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 
@@ -14,27 +16,24 @@ def read_data(data: Any) -> dict[str, Any]:
 
     `data` is None, a mapping, JSON, or the path of a file that holds JSON.
     """
-    if data is None:
-        return {}
-    if not isinstance(data, Mapping | str | os.PathLike):
+    if isinstance(data, str) and data.lstrip().startswith("{"):
+        data = json.loads(data)
+    elif isinstance(data, str | os.PathLike):
+        data = json.loads(pathlib.Path(data).read_text())
+    elif not isinstance(data, Mapping | None):
         raise TypeError(f"data must be a dict, JSON or the path of a .json file, got {type(data).__name__}.")
-    if not isinstance(data, Mapping):
-        is_text = isinstance(data, str) and data.lstrip().startswith("{")
-        data = json.loads(str(data) if is_text else pathlib.Path(data).read_text())
-    return {str(name): _plain(str(name), value) for name, value in data.items()}
+    return {
+        str(name): jax.tree.map(partial(_plain, str(name)), value, is_leaf=lambda part: part is None)
+        for name, value in (data or {}).items()
+    }
 
 
 def _plain(name: str, value: Any) -> Any:
-    if isinstance(value, str):  # "NaN", "Infinity": how JSON for Stan writes them
-        return value
-    if isinstance(value, Mapping):
-        return {str(member): _plain(name, part) for member, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(name, part) for part in value]
+    """A leaf as JSON for Stan has it, which writes "NaN" and "Infinity" as texts."""
     if np.ma.is_masked(value):
         raise TypeError(f"datum {name!r} is a masked array, which Stan cannot read. Leave the masked entries out.")
     array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biuf" and not isinstance(value, str):
         raise TypeError(
             f"datum {name!r} holds {type(value).__name__} of dtype {array.dtype}, which Stan cannot read. Give real "
             "numbers; encode categories as integers."

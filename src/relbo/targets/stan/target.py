@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int32, PyTree
 
 from relbo.runtime.choices import whole_number
 from relbo.targets.base import AbstractTarget
+from relbo.targets.layout import one_point
 from relbo.targets.stan.build import build, has_parameters
 from relbo.targets.stan.data import read_data, to_arrays, to_json
 from relbo.targets.stan.library import Description, Library, load
@@ -59,7 +60,7 @@ class StanTarget(AbstractTarget):
         self.entries, self.data = _find_entries(description), data
 
     def log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        return _log_density(self.program, self.handle, self._one_point(z))
+        return _log_density(self.program, self.handle, one_point(z, self.dim, self.dtype))
 
     def constrain(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         """Parameters, transformed parameters and generated quantities, by name, in the shapes of the program.
@@ -69,7 +70,7 @@ class StanTarget(AbstractTarget):
         A complex number is a last axis of two; the members of a tuple `t` are `t.1`, `t.2`.
         """
         size = sum(entry.size for entry in self.entries.values())
-        values = _call(self.program, "constrain", self.handle, self._one_point(z), size)
+        values = _call(self.program, "constrain", self.handle, one_point(z, self.dim, self.dtype), size)
         return {name: values[entry] for name, entry in self.entries.items()}
 
     def unconstrain(self, params: PyTree) -> Float[Array, " dim"]:
@@ -121,12 +122,6 @@ class StanTarget(AbstractTarget):
             f"the draws of posterior.sample; {have}. relbo.to_arviz(posterior, posterior_predictive=[...]) takes their "
             "names."
         )
-
-    def _one_point(self, z: Float[Array, "..."]) -> Float[Array, " dim"]:
-        z = jnp.asarray(z, self.dtype)
-        if z.shape != (self.dim,):
-            raise ValueError(f"expected one point of shape ({self.dim},), got {z.shape}. Use jax.vmap for a batch.")
-        return z
 
 
 def _call(program: str, what: str, handle: Int32[Array, "2"], x: Float[Array, " n"], size: int) -> Float[Array, " m"]:

@@ -1,0 +1,36 @@
+"""How many points the door evaluates side by side."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from relbo.runtime.spreading import rows_here
+
+
+class Sizes(NamedTuple):
+    """What a block may have, by the kind of device."""
+
+    points: int
+    """Where data are few: more would hardly be faster, and few points are padded to so many."""
+    coordinates: int
+    """And the coordinates times the points: in many dimensions few points are asked for, and padding them is dear."""
+    numbers: int
+    """Rows of data times points, so that temporaries stay in the cache of a CPU, or in the memory of an accelerator."""
+
+
+_ON_CPU = Sizes(128, 2**13, 2**18)
+_ON_ACCELERATOR = Sizes(1024, 2**17, 2**26)
+"""Which wants much at once to be busy. (By reasoning: no such device was at hand to measure it.)"""
+
+
+def sizes() -> Sizes:
+    return _ON_CPU if jax.default_backend() == "cpu" else _ON_ACCELERATOR
+
+
+def block_of(target: Any) -> int:
+    """Points at once, by the length of the data and of a point: a block that stays in the cache is much faster."""
+    longest = max((rows_here(leaf) for leaf in jax.tree.leaves(target) if getattr(leaf, "ndim", 0)), default=1)
+    most = sizes()
+    fitting = min(most.numbers / longest, most.coordinates / target.dim)
+    return int(2 ** np.clip(np.floor(np.log2(fitting)), 3, np.log2(most.points)))
