@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from relbo.runtime.compiling import host_random
+from relbo.runtime.quasi import MOST_COORDINATES, quasi_normals
 
 _BANK = 20  # steps whose noise is made by one call
 
@@ -24,10 +25,17 @@ class Bank:
         """The noise of `_BANK` steps, and which of them is meant: taken apart inside the program that uses it."""
         number = step // _BANK
         if number != self._number:
-            normals = host_random(self._key, number).standard_normal(self._shape, self._dtype)
-            self._rows = jax.device_put(normals)
+            self._rows = jax.device_put(self._normals(host_random(self._key, number)))
             self._number = number
         return self._rows, np.asarray(step % _BANK, np.int32), self._each
+
+    def _normals(self, rng: np.random.Generator) -> np.ndarray:
+        num_steps, num_rows, dim = self._shape
+        if dim > MOST_COORDINATES:
+            return rng.standard_normal(self._shape, self._dtype)
+        normals = quasi_normals(rng, num_rows // self._each, num_steps * self._each, dim)
+        by_step = normals.reshape(num_steps, self._each, -1, dim).swapaxes(1, 2)
+        return by_step.reshape(self._shape).astype(self._dtype)
 
     def batch(self, step: int) -> tuple[Any, int]:
         """What the minibatch of a step is drawn with."""

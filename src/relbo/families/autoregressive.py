@@ -22,7 +22,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from relbo.families.skew import Skew, no_skew
 
@@ -106,7 +106,7 @@ class Layer(eqx.Module):
         return jax.lax.scan(known_further, nothing, along, reverse=True)[1].T
 
     def pulled(
-        self, at: "Look", slopes: Float[Array, "num dim"], rise: float
+        self, at: "Look", slopes: Float[Array, "num dim"], rise: Float[ArrayLike, ""]
     ) -> tuple["Layer", Float[Array, "num dim"]]:
         """Of the sum of `slopes * moved` and of `rise` times the log determinant, the gradient by the numbers of the
         layer (those that count), and by the points."""
@@ -245,7 +245,7 @@ class Flow(eqx.Module):
         return self._in_order(jax.lax.scan(through, before, (self.layers.masked(), way.layers))[0])
 
     def pull(
-        self, way: Way, slopes: Float[Array, "num dim"], rise: float = 0.0
+        self, way: Way, slopes: Float[Array, "num dim"], rise: Float[ArrayLike, ""] = 0.0
     ) -> tuple["Flow", Float[Array, "num dim"]]:
         """Of the sum of `slopes * T(u)` and of `rise` times the log determinant, the gradient by the numbers of the
         flow, and by `u`."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 _Numbers = Array | np.ndarray
 _MEAN_ROOT = 1.3545308064813157
@@ -54,7 +54,7 @@ class Skew(eqx.Module):
         return (-u - at.curve) / (at.grown * at.slope)
 
     def pulled(
-        self, u: Float[Array, "num dim"], slopes: Float[Array, "num dim"], rise: float
+        self, u: Float[Array, "num dim"], slopes: Float[Array, "num dim"], rise: Float[ArrayLike, ""]
     ) -> tuple["Skew", Float[Array, "num dim"]]:
         """Of the sum of `slopes * moved` and of `rise` times the log determinant, the gradient by the numbers, and by
         the points."""
