@@ -23,6 +23,7 @@ from helpers import (
 )
 from relbo.ascent import natural
 from relbo.ascent.bank import noise_at
+from relbo.ascent.base import Drawn
 from relbo.families import LocationScale
 from relbo.mixture import weights_of
 from relbo.objectives import ELBO, RELBO, SCHEDULES, FiniteStep, StickingTheLanding, duality_gap, elbo
@@ -221,8 +222,9 @@ def test_the_objective_an_ascent_reports_has_an_honest_error():
         bank = (jax.random.normal(key, (1, num_draws // 2, 1)), 0, num_draws // 2)
         points = natural._points(FULL.scale, params, noise_at(bank, 1))
         begun = natural._begin(params, np.zeros(1, np.float32))
-        args = (bank, seen_at(target, points), points, begun, np.float32(0.1), bounds, np.asarray(True), bank, 0)
-        tally = natural._improve_step.__wrapped__(OLD, ELBO(), StickingTheLanding(), *args)[0].tally
+        drawn = Drawn(bank, seen_at(target, points), points)
+        pace = natural._Pace(np.float32(0.1), bounds, np.asarray(True), bank)
+        tally = natural._improve_step.__wrapped__((OLD, ELBO(), StickingTheLanding()), drawn, begun, pace, 0)[0].tally
         return tally.total[0], jnp.sqrt(tally.variance[0]), tally.count[0]
 
     values, std_errs, counts = replicate(jax.random.split(jax.random.key(5), 500))

@@ -20,11 +20,11 @@ from relbo.mixture import Numbers
 from relbo.model.door import Seen
 from relbo.runtime.compiling import compiled
 
-_MEMORY = 10
+_MEMORY = 10  # pairs: of the 3 to 20 that Nocedal and Wright recommend
 _RISE = 1e-4  # of what the slope promises, to accept a step
 _SMALL_GAIN = 1e-3  # nats
-_MAX_IDLE = 3
-_MAX_FAILS = 15
+_MAX_IDLE = 3  # small gains in a row, after which a walk has arrived
+_MAX_FAILS = 15  # cuts, to a millionth of the step: what does not rise by then never will
 _LOOK_EVERY = 8  # steps between two looks at whether all walks have ended
 MANY = 4
 """Times the few walks of a budget, side by side."""

@@ -10,6 +10,7 @@ $\nabla f(z)$ is $L^\top \nabla f$ there, and that of $\log s$ itself is $-\vare
 """
 
 import dataclasses
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,6 +22,8 @@ from relbo.ascent.bank import Bank, noise_at
 from relbo.ascent.base import (
     WINDOW,
     AbstractAscent,
+    Aim,
+    Drawn,
     Improved,
     Tally,
     choose,
@@ -35,7 +38,7 @@ from relbo.runtime.compiling import compiled
 
 _MIN_FINITE = 0.5  # a smaller share of finite draws is a broken position
 _NOISE_SIGMAS = 6.0  # a fall of the objective by this many standard errors is a bad step
-_FEWEST_SLOTS = 8
+_FEWEST_SLOTS = 8  # room for the first iterations, each of which adds a few
 _FEW_DIMENSIONS = 16
 """Up to here a step over all slots, empty ones too, is cheaper than to compile it for fewer."""
 
@@ -69,12 +72,12 @@ class NaturalAscent(AbstractAscent):
     def patient(self):
         return dataclasses.replace(self, num_steps=2 * self.num_steps, window_draws=2 * self.window_draws)
 
-    def improve(self, key, door, mixture, objective, estimator, params, iteration):
-        family = mixture.family
+    def improve(self, key, door, aim, params):
+        family = aim.mixture.family
         climb = self.start(key, door, family.scale, params, family.box)
         before: np.ndarray | None = None
         while climb.num_done < self.num_steps:
-            climb.go(mixture, objective, estimator, iteration, WINDOW)
+            climb.go(aim, WINDOW)
             value, std_err = climb.tally.means()
             if before is not None and not _still_gains(before, value, std_err):
                 break
@@ -95,11 +98,10 @@ class NaturalAscent(AbstractAscent):
         window = max(1, min(max(self.window_draws // num_used, WINDOW), self.num_steps // 3))
         best, best_value, drops = state, -np.inf, 0
         for step in range(self.num_steps):
-            seen = door(points, "refinement", num_used, bank.batch(step))
-            fresh = np.asarray(step % window == 0)
+            drawn = Drawn(bank.at(step), door(points, "refinement", num_used, bank.batch(step)))
             rate = np.asarray(self.step_size / (1 + self.decay) ** drops, np.float32)
-            args = (bank.at(step), seen, state, rate, _bounds(box, door.dtype), fresh, bank.at(step + 1))
-            state, points = _refine_step(mixture.family, estimator, *args)
+            pace = _Pace(rate, _bounds(box, door.dtype), np.asarray(step % window == 0), bank.at(step + 1))
+            state, points = _refine_step(mixture.family, estimator, drawn, state, pace)
             if step % window == window - 1:
                 value, std_err = _elbo_of(mixture, state)
                 drops += not value - best_value > std_err
@@ -142,16 +144,14 @@ class Climb:
     def tally(self) -> Tally:
         return self.state.tally
 
-    def go(self, mixture, objective, estimator, iteration, num_steps: int, purpose: str = "proposals") -> None:
+    def go(self, aim: Aim, num_steps: int, purpose: str = "proposals") -> None:
         """So many steps; the tally is of these."""
         bounds, last = _bounds(self.box, self.door.dtype), min(self.num_done + num_steps, self.ascent.num_steps)
-        iteration = np.asarray(iteration, np.int32)
         for step in range(self.num_done, last):
             seen = self.door(self.points, purpose, self.num_used * self.ascent.draws, self.bank.batch(step))
-            fresh = np.asarray(step == self.num_done)
-            rate, ahead = self.ascent.rate(step), self.bank.at(step + 1)
-            args = (self.bank.at(step), seen, self.points, self.state, rate, bounds, fresh, ahead, iteration)
-            self.state, self.points = _improve_step(mixture, objective, estimator, *args)
+            drawn = Drawn(self.bank.at(step), seen, self.points)
+            pace = _Pace(self.ascent.rate(step), bounds, np.asarray(step == self.num_done), self.bank.at(step + 1))
+            self.state, self.points = _improve_step(aim.lasting, drawn, self.state, pace, aim.time)
         self.window, self.num_done = last - self.num_done, last
 
     def keep(self, num: int, order: np.ndarray) -> None:
@@ -188,6 +188,17 @@ class _State(eqx.Module):
     @property
     def params(self):
         return self.walk.params
+
+
+class _Pace(NamedTuple):
+    """How a step is taken."""
+
+    rate: np.ndarray
+    bounds: np.ndarray
+    fresh: np.ndarray
+    """Whether the tally begins anew."""
+    ahead: Any
+    """The noise of the next step."""
 
 
 class _Statistics(eqx.Module):
@@ -253,42 +264,42 @@ def _inside(scale, params, slopes, noise):
 
 
 @compiled
-def _improve_step(mixture, objective, estimator, bank, seen, points, state, rate, bounds, fresh, ahead, iteration):
-    """Move every proposal one step; `seen` is log p at the draws that `bank` placed."""
-    family, walk = mixture.family, state.walk
-    num, scale = walk.params.loc.shape[0], family.scale
-    noise = noise_at(bank, num)
+def _improve_step(aim, drawn, state, pace, iteration):
+    """Move every proposal one step."""
+    (mixture, objective, estimator), seen, walk = aim, drawn.seen, state.walk
+    family, num, scale = mixture.family, walk.params.loc.shape[0], mixture.family.scale
+    noise = noise_at(drawn.noise, num)
     log_dets = jax.vmap(scale.log_det)(walk.params.scale)
     log_s = -0.5 * jnp.sum(noise**2, axis=-1) - log_dets[:, None] - 0.5 * noise.shape[-1] * jnp.log(2 * jnp.pi)
-    q = mixture.at(points)
+    q = mixture.at(drawn.points)
     values, (by_p, by_q, by_s) = objective.with_slopes(seen.values, q.log_q, log_s.reshape(-1), iteration)
     slopes = _inside(scale, walk.params, by_p[:, None] * seen.slopes + by_q[:, None] * q.slope, noise)
     slopes = slopes - by_s.reshape(noise.shape[:2])[..., None] * noise
     weight = objective.entropy_weight(iteration)
     found = _statistics(family, estimator, noise, values.reshape(noise.shape[:2]), slopes, weight)
-    moved = _moved(family, walk, found, rate, bounds, check_fall=True)
-    tally = state.tally.add(found.value, found.std_err, jnp.sum(found.num_nan), fresh)
-    return _State(moved, state.log_weights, tally), _points(scale, moved.params, noise_at(ahead, num))
+    moved = _moved(family, walk, found, pace, check_fall=True)
+    tally = state.tally.add(found.value, found.std_err, jnp.sum(found.num_nan), pace.fresh)
+    return _State(moved, state.log_weights, tally), _points(scale, moved.params, noise_at(pace.ahead, num))
 
 
 @compiled
-def _refine_step(family, estimator, bank, seen, state, rate, bounds, fresh, ahead):
+def _refine_step(family, estimator, drawn, state, pace):
     """Move every component, and the weights, one step on the mixture's ELBO."""
-    walk, num = state.walk, state.walk.params.loc.shape[0]
-    noise = noise_at(bank, num)
+    seen, walk, num = drawn.seen, state.walk, state.walk.params.loc.shape[0]
+    noise = noise_at(drawn.noise, num)
     mixture = Mixture(family, walk.params, state.log_weights)
     q = mixture.at(_points(family.scale, walk.params, noise))
     slopes = _inside(family.scale, walk.params, seen.slopes - q.slope, noise)
     values = (seen.values - q.log_q).reshape(noise.shape[:2])
     found = _statistics(family, estimator, noise, values, slopes, jnp.ones((), values.dtype))
-    moved = choose(mixture.active, _moved(family, walk, found, rate, bounds, check_fall=False), walk)
-    log_weights = step_weights(mixture, found.value, jnp.minimum(rate, 1.0).astype(values.dtype))
+    moved = choose(mixture.active, _moved(family, walk, found, pace, check_fall=False), walk)
+    log_weights = step_weights(mixture, found.value, jnp.minimum(pace.rate, 1.0).astype(values.dtype))
     num_nan = jnp.sum(jnp.where(mixture.active, found.num_nan, 0))
-    tally = state.tally.add(found.value, found.std_err, num_nan, fresh)
-    return _State(moved, log_weights, tally), _points(family.scale, moved.params, noise_at(ahead, num))
+    tally = state.tally.add(found.value, found.std_err, num_nan, pace.fresh)
+    return _State(moved, log_weights, tally), _points(family.scale, moved.params, noise_at(pace.ahead, num))
 
 
-def _moved(family, walk: _Walk, seen: _Statistics, rate, bounds, check_fall: bool) -> _Walk:
+def _moved(family, walk: _Walk, seen: _Statistics, pace: _Pace, check_fall: bool) -> _Walk:
     noise = _NOISE_SIGMAS * jnp.sqrt(seen.std_err**2 + walk.std_err**2)
     fell = check_fall & (seen.value < walk.value - noise)
     good = seen.usable & ~fell
@@ -297,7 +308,7 @@ def _moved(family, walk: _Walk, seen: _Statistics, rate, bounds, check_fall: boo
     slope, curvature = choose(good, (seen.slope, seen.curvature), (walk.slope, walk.curvature))
     value, std_err = choose(good, (seen.value, seen.std_err), (walk.value, walk.std_err))
     damping = jnp.where(good, jnp.minimum(1.0, 2.0 * walk.damping), 0.5 * walk.damping)
-    rates = (rate * damping).astype(walk.value.dtype)
+    rates, bounds = (pace.rate * damping).astype(walk.value.dtype), pace.bounds
 
     def step(params, slope, curvature, rate):
         moved = family.natural_step(params, slope, curvature, rate)

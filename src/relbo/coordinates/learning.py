@@ -29,7 +29,7 @@ from relbo.records.estimate import Estimate
 from relbo.records.trace import Record
 from relbo.runtime.compiling import compiled, host_random
 
-_FEW_STEPS, _MANY_STEPS = 400, 1500
+_FEW_STEPS, _MANY_STEPS = 400, 1500  # for what is nearly normal, and for what is bent
 _LEFT, _LITTLE, _MUCH = 0.02, 0.1, 0.3
 """Nats left to gain, half the variance of log p - log q. From the first on a flow is tried; below the second a few
 steps will do; from the third on a component is bent, and not one hill of several that each look normal: after a round
@@ -37,7 +37,7 @@ that leaves so much another one follows."""
 _RATE, _RATE_DIM = 2e-2, 8
 """Of the first round; that of the second is half of it. Beyond so many dimensions it falls as the square root of their
 number, because the noise of all their parts is added to every coordinate."""
-_JUDGED = 2048
+_JUDGED = 2048  # an error of 0.02 nats where log p - log q spreads by one
 _LONGEST = 10.0
 """Of a gradient, beyond which it is cut: one draw far out must not undo what many have learned."""
 _KEPT, _TINY = (0.9, 0.99), 1e-8
@@ -46,7 +46,7 @@ _COVERED = 5.0
 """Nats by which a flow may fall short of the target somewhere."""
 _SHARE = 0.02
 """Of the mass, that a flow may lack somewhere: boosting in its coordinates would have to find it again."""
-_COMPARED = 32
+_COMPARED = 32  # of every member: whether it sees much mass that the flow lacks is no fine question
 
 
 class Learned(NamedTuple):
@@ -95,7 +95,8 @@ def learn_flow(key: Key[Array, ""], door: Door) -> Learned:
     num_steps = _FEW_STEPS if best.left < _LITTLE else _MANY_STEPS
     rate = _RATE * min(1.0, math.sqrt(_RATE_DIM / door.dim))
     for index in range(2):
-        found = _judged(door, _round(key, rng, door, best.flow, num_steps, rate / 2**index, index), noise)
+        flow = _round(key, rng, door, best.flow, num_steps=num_steps, rate=rate / 2**index, index=index)
+        found = _judged(door, flow, noise)
         gained = _mean(found.ratios - best.ratios).value > found.rounding
         best = found if gained else best
         if not gained or best.left < _MUCH:
@@ -127,7 +128,7 @@ def _most_lacking(key, door: Door, learned: Learned, family: AbstractFamily, mem
     return float(np.max(np.mean(shares, axis=1)))
 
 
-def _round(key, rng, door: Door, flow: Flow, num_steps: int, rate: float, index: int) -> Flow:
+def _round(key, rng, door: Door, flow: Flow, *, num_steps: int, rate: float, index: int) -> Flow:
     num_draws = door.block  # the door evaluates a whole block for the price of one
     numbers = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(flow)])
     memory = _Memory(np.zeros_like(numbers), np.zeros_like(numbers), np.zeros((), numbers.dtype))

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Key
 
-from relbo.ascent import GradientAscent, NaturalAscent, lbfgs_paths
+from relbo.ascent import Aim, GradientAscent, NaturalAscent, lbfgs_paths
 from relbo.ascent.base import WINDOW
 from relbo.ascent.curvature import laplace_factors
 from relbo.budgets import FEW, budget
@@ -29,16 +29,15 @@ from relbo.mixture import Mixture, nothing
 from relbo.model.door import Door, Rough, anchored, note
 from relbo.model.whitening import WIDE, Whitened
 from relbo.objectives import AbstractEstimator, FiniteStep
-from relbo.oracles.modes import scattered
+from relbo.oracles.modes import WALK_STEPS, scattered
 from relbo.records.estimate import Estimate
 from relbo.runtime.choices import choose_name
 from relbo.runtime.compiling import compiled, host_random, host_split
 
 KINDS = ("auto", "affine", "flow", "dense", "low_rank", "diagonal", "none")
-_WALK_STEPS = 100
 _KEPT = 4
 """Points of a path that are looked at, the end among them."""
-_WIDTHS = (1.0, 0.1, 10.0, 0.3, 3.0, 0.03)
+_WIDTHS = (1.0, 0.1, 10.0, 0.3, 3.0, 0.03)  # factors of three, the likeliest first
 _CATCH_UP = 5.0
 """Windows of its last gain that a runner behind the leader is believed to have ahead."""
 _ANCHORINGS = 2
@@ -133,7 +132,7 @@ def _curved(key, door: Door, num: int, dense: bool) -> tuple[np.ndarray, np.ndar
     initial = np.asarray(door.target.target.initial, np.float64)[:num_walks] - np.asarray(door.target.params.loc)
     around = scattered(key, np.zeros((num_walks - len(initial), door.dim)), np.full(1, -1.0), np.float64)
     points = np.concatenate([initial, around]).astype(door.dtype)
-    paths = lbfgs_paths(lambda at, num_used: door(at, "walks", num_used, (key, 0)), points, _WALK_STEPS, _KEPT)
+    paths = lbfgs_paths(lambda at, num_used: door(at, "walks", num_used, (key, 0)), points, WALK_STEPS, _KEPT)
     paths = paths.astype(np.float64)
     heights = door.numbers(paths[:, -1], "walks")[0]
     ranked = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")
@@ -180,11 +179,11 @@ def _laplace_elbos(key, door: Door, points: np.ndarray, factors: np.ndarray) -> 
 
 def _race(key, door: Door, scale, ascent: NaturalAscent, estimator, runners) -> tuple[LocationScaleParams, float]:
     """The parameters of the best runner, on the host, and its ELBO (up to a constant)."""
-    empty = empty_normals(scale, door.dim, door.dtype)
+    aim = Aim(empty_normals(scale, door.dim, door.dtype), FiniteStep(), estimator)
     climb = ascent.start(key, door, scale, _unbounded_members(scale, *runners), WIDE)
     before = np.full(climb.num, -np.inf)
     while climb.num_done < ascent.num_steps:
-        climb.go(empty, FiniteStep(), estimator, 0, WINDOW, "race")
+        climb.go(aim, WINDOW, "race")
         value, std_err = climb.tally.means()
         value = np.where(np.isfinite(value) & (np.arange(climb.num) < climb.num_used), value, -np.inf)
         with np.errstate(invalid="ignore"):
@@ -226,7 +225,7 @@ def _slow_race(key, door: Door, estimator, runners) -> tuple[LocationScaleParams
     family = LocationScale(Normal(), Diagonal(), WIDE)
     empty = nothing(family, door.dim, 1, np.dtype(door.dtype))
     params = _unbounded_members(Diagonal(), *(part[:1] for part in runners))
-    found = _slow_ascent().improve(key, door, empty, FiniteStep(), estimator, params, 0)
+    found = _slow_ascent().improve(key, door, Aim(empty, FiniteStep(), estimator), params)
     value = float(found.value[0])
     return jax.tree.map(lambda leaf: np.asarray(leaf)[0], found.params), value if np.isfinite(value) else -np.inf
 

@@ -34,6 +34,10 @@ class Evaluation:
     rounding: float = 0.0
     """What the last digit of log p is worth there, in nats. It is part of the estimate's error."""
 
+    @property
+    def nan_fraction(self) -> float:
+        return self.num_nan / max(1, self.estimate.num_draws)
+
 
 @dataclass(frozen=True)
 class Influence:

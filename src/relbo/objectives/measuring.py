@@ -51,12 +51,12 @@ def measure_one(key: Key[Array, ""], door: Door, mixture: Mixture, most: int) ->
 
 
 def measure(
-    key: Key[Array, ""], door: Door, old: Mixture, new: Mixture, params: PyTree | None, most: int, least: float
+    key: Key[Array, ""], door: Door, old: Mixture, new: Mixture, params: PyTree | None, *, most: int, least: float
 ) -> Comparison:
     """ELBO of `new`, improvement over `old`, and the gap of `old` at the component `params`, with their errors.
 
     Each has as many draws as the other, by common random numbers slot by slot; they are doubled until the improvement
-    is clearly above or below `least`, or known as well as matters.
+    is clearly above or below `least`, or known as well as matters; to `most`, over all slots.
     """
     looks_old = _Looks(key, door, old)
     looks_new = looks_old if new is old else _Looks(key, door, new)

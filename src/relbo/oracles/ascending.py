@@ -9,7 +9,7 @@ import optax
 
 from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
 from relbo.oracles.base import AbstractOracle, Proposals
-from relbo.oracles.starts import Starts, best_starts, choose_diverse
+from relbo.oracles.starts import Starts, choose_diverse
 from relbo.records.estimate import Estimate
 
 _APART = 0.25
@@ -36,11 +36,10 @@ class AscentOracle(AbstractOracle):
     def with_draws(self, least):
         return dataclasses.replace(self, ascent=self.ascent.with_draws(least))
 
-    def propose(self, key, door, cloud, modes, objective, estimator, iteration, most):
+    def propose(self, key, door, aim, cloud, modes, most):
         start_key, ascent_key = (jax.random.fold_in(key, index) for index in range(2))
-        params = best_starts(start_key, door, cloud, self.starts, modes, self.num_restarts, iteration)
-        found = self.ascent.improve(ascent_key, door, cloud.mixture, objective, estimator, params, iteration)
-        return chosen_of(cloud, found, most)
+        params = self.starts.best(start_key, door, cloud, modes, self.num_restarts, aim.iteration)
+        return chosen_of(cloud, self.ascent.improve(ascent_key, door, aim, params), most)
 
 
 def chosen_of(cloud, found, most: int) -> Proposals:

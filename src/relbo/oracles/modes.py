@@ -16,7 +16,7 @@ from relbo.mixture import locations_of
 from relbo.model.door import Door, Seen, back_through
 from relbo.runtime.compiling import compiled, host_random
 
-_WALK_STEPS = 100
+WALK_STEPS = 100  # a walk that has not arrived by then is lost in a plain
 _SEARCHES = 4
 """Times so many walks, of a search that has this one chance."""
 _SAME_END = 0.5
@@ -115,7 +115,7 @@ def _walked(door: Door, points: np.ndarray) -> np.ndarray:
         seen = door(_asked(target.family, target.params, example, own, at), "walks", num_used)
         return Seen(seen.values, _answered(target.family, target.params, own, seen.slopes))
 
-    ends = lbfgs_paths(evaluate, points, _WALK_STEPS, 1)[:, -1]
+    ends = lbfgs_paths(evaluate, points, WALK_STEPS, 1)[:, -1]
     return np.asarray(_asked(target.family, target.params, example, _is_own(len(ends)), ends))
 
 
