@@ -157,7 +157,7 @@ class MaxSeconds(AbstractStop):
     seconds: float
 
     def __check_init__(self):
-        if isinstance(self.seconds, bool) or not isinstance(self.seconds, int | float) or not self.seconds >= 0:
+        if type(self.seconds) is bool or not isinstance(self.seconds, int | float) or not self.seconds >= 0:
             raise ValueError(f"a budget of time is a number of seconds, got {self.seconds!r}.")
 
     def reason(self, records):
@@ -176,7 +176,7 @@ class MaxEvaluations(AbstractStop):
     num: int
 
     def __check_init__(self):
-        if isinstance(self.num, bool) or not isinstance(self.num, int) or self.num < 1:
+        if type(self.num) is not int or self.num < 1:
             raise ValueError(f"a budget of evaluations must be a positive integer, got {self.num!r}.")
 
     def reason(self, records):

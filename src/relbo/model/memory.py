@@ -28,7 +28,7 @@ _RUNNERS = 7  # of the race for the affine map
 
 def as_bytes(memory: Any) -> int:
     """A number of bytes from an integer or from a string such as "2GB", "500 MB" or "1.5 GiB"."""
-    number: float = memory if isinstance(memory, int) and not isinstance(memory, bool) else 0
+    number: float = memory if type(memory) is int else 0
     if isinstance(memory, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?I?)B?\s*", memory.upper())
         if match and match[2] in _UNITS:

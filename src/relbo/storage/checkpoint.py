@@ -29,7 +29,7 @@ try:
 except ImportError:  # Windows: two processes are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
-_NUM_SLOPES = 5
+_NUM_SLOPES = 5  # of each gradient its length and four directions: any change of the model shows
 _MEMORY = ("num_measure", "points_at_once")  # who ran out of memory may go on with less
 
 
@@ -309,4 +309,4 @@ def _numbers(values: list[Any]) -> np.ndarray:
 
 
 def _unnamed(setting: Any) -> bool:
-    return isinstance(setting, dict) and "not_stored" in setting
+    return type(setting) is dict and "not_stored" in setting

@@ -18,8 +18,8 @@ from relbo.runtime.require import require
 from relbo.targets.layout import named_leaves
 from relbo.targets.stored import StoredTarget
 
-_MOST_LOG_LIKELIHOODS = 10**8
-_FEWEST_RATIOS = 100
+_MOST_LOG_LIKELIHOODS = 10**8  # 0.8 GB in float64
+_FEWEST_RATIOS = 100  # of which 20 are the tail: with fewer k-hat is noise
 _SHORTEST_CHAIN = 4  # ArviZ's own limit
 _CHAINS = "independent draws of an approximation, dealt out; no Markov chains, so r_hat and ess say nothing about it"
 
@@ -71,7 +71,7 @@ def to_arviz(
     groups = {"sample_stats": stats}
     if pointwise:
         groups["log_likelihood"] = pointwise
-    names = [] if isinstance(posterior_predictive, bool) else list(posterior_predictive)
+    names = [] if type(posterior_predictive) is bool else list(posterior_predictive)
     _check_names(names, values)
     if names:
         groups["posterior_predictive"] = {name: values[name] for name in names}
