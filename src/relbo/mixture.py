@@ -22,7 +22,7 @@ Numbers = Array | np.ndarray
 CHUNK = 1024
 """How many points are evaluated at once where a whole sample goes through: memory stays bounded."""
 
-_CHUNK_NUMBERS = 2**22
+_CHUNK_NUMBERS = 2**22  # 16 MB in float32
 _ROUND, _ROUND_NUMBERS = 64, 2**14  # draws of a slot, and their numbers, made by one call
 _PART = 2**14  # independent draws at a time: as many are made of every slot of a group as of its heaviest
 _GROUP = 8  # slots at a time, where programs are not to depend on how many there are

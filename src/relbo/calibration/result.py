@@ -14,8 +14,8 @@ from relbo.runtime.tables import Tabular
 
 MAX_FAILURES = 0.05
 """A larger share of failed simulations and the calibration has not passed: those that worked are no fair sample."""
-_ROWS = 8
-_MESSAGE_LENGTH = 200
+_ROWS = 8  # the worst quantities, on one screen
+_MESSAGE_LENGTH = 200  # characters, about two lines
 _HEADING = ("quantity", "p", "draws too high by", "true / claimed sd", "")
 _POWER_SCORE = 1.2816  # the normal quantile of 0.9
 

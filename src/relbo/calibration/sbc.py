@@ -33,7 +33,7 @@ from relbo.runtime.choices import whole_number
 from relbo.runtime.require import require
 from relbo.targets import AbstractTarget, from_numpyro
 
-_HOPELESS = 10
+_HOPELESS = 10  # failures without one success: the other simulations would fail, too
 
 
 def calibrate(

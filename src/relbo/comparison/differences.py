@@ -16,10 +16,10 @@ from relbo.records.estimate import Estimate
 
 FALSE_ALARM = 0.01
 """The probability that two samples of one law exceed any floor."""
-_KINDS = 5
+_KINDS = 5  # of floors: means, sds, distances, distances along directions, masses of modes
 _RISK = FALSE_ALARM / _KINDS
-_NUM_DIRECTIONS = 64
-_CHANCE_ROWS = 2000
+_NUM_DIRECTIONS = 64  # some see a difference that no coordinate alone shows
+_CHANCE_ROWS = 2000  # of both samples together: chance is looked at where it is cheap, and scaled
 
 
 def compare(posterior: Posterior, reference: Any, num_draws: int = 10_000, seed: int = 0) -> Agreement:

@@ -12,9 +12,9 @@ import math
 import numpy as np
 from scipy.special import gammainccinv
 
-_NUM_BRIDGES = 2000
-_NUM_LEVELS = 300
-_NUM_PERMUTATIONS = 200
+_NUM_BRIDGES = 2000  # moments to a few percent: limits come from a gamma law, not from quantiles of these
+_NUM_LEVELS = 300  # evenly in the logit: tails count
+_NUM_PERMUTATIONS = 200  # as above, and each costs a pass over all directions
 _LEAST_SKEWNESS = 0.5  # estimates of it are noisy, and too small a one makes limits too small
 
 

@@ -30,13 +30,13 @@ from relbo.oracles import search_modes
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.compiling import compiled, host_split
 
-_DF = 2.0
-_MOST_MODES = 16
-_SPREAD_DRAWS = 256
-_WAY_POINTS = 16
-_REPEATED = 256
-_UNCOVERED = np.log(10.0)
-_NEGLIGIBLE = np.log(1e-3)
+_DF = 2.0  # degrees of freedom: ratios are bounded for every target that has a variance
+_MOST_MODES = 16  # the heaviest; more would each get too few draws to be seen
+_SPREAD_DRAWS = 256  # a standard deviation to one in twenty
+_WAY_POINTS = 16  # a valley narrower than a fifteenth of the way is no gap between modes
+_REPEATED = 256  # evaluated twice: a density that is random now and then shows it
+UNCOVERED = np.log(10.0)  # less than a tenth of the mass that there is
+_NEGLIGIBLE = np.log(1e-3)  # of the mass: below what a fit resolves
 _HEAVY_MODE = np.log(0.05)  # of the mass: a flow that lacks so much would not pay
 _APART = 2.0  # nats: members whose locations are nearer are one mode
 
@@ -182,7 +182,7 @@ def uncovered(seen: Heights, log_z: float, negligible: float = _NEGLIGIBLE) -> n
     """The members, the heaviest first, that are modes where the mixture has no mass, each apart from those before."""
     log_mass = seen.log_p - seen.log_peak - log_z
     with np.errstate(invalid="ignore"):
-        lacking = np.isfinite(seen.log_p) & (seen.log_p - log_z - seen.log_q > _UNCOVERED)
+        lacking = np.isfinite(seen.log_p) & (seen.log_p - log_z - seen.log_q > UNCOVERED)
         candidate = lacking & (log_mass > negligible) & (seen.valley < seen.log_p - DIP)
     chosen: list[int] = []
     for member in np.argsort(-np.where(candidate, log_mass, -np.inf), kind="stable"):

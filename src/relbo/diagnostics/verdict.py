@@ -29,10 +29,10 @@ WORDS = {
     "model": "The model itself has a problem",
 }
 
-MOST_NAN = 0.01
+MOST_NAN = 0.01  # of the draws: what was left out there could be a part of the posterior
 MOST_ZERO = 0.9
 """Of the mixture, outside the support: `sample` rejects what is there, and what is left can be judged as any other."""
-LEAST_MISSED = 0.02
+LEAST_MISSED = 0.02  # of the mass: what a flow may lack, too
 GOOD_KL = 0.1
 """Nats. By Pinsker no probability is off by more than 0.22, and an error spread over many parameters is far smaller in
 each; what single parameters may be off is bounded apart."""
@@ -42,7 +42,7 @@ FINITE_VARIANCE = 0.5
 """Of k-hat, below which weights have a variance. Where KL is large, others may have missed a part of the posterior: of
 a regularised horseshoe, 0.43 nats away by weights of k-hat 0.60 and 0.75 in truth, resampled draws of a long tail were
 too narrow by a fifth."""
-LARGE_GAIN = 0.05
+LARGE_GAIN = 0.05  # nats an iteration, half of `GOOD_KL`: the fit was under way
 GOOD_MOMENT = 0.1
 """Of a standard deviation, for a mean; relative, for a standard deviation."""
 

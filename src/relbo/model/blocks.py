@@ -19,7 +19,7 @@ class Sizes(NamedTuple):
     """Rows of data times points, so that temporaries stay in the cache of a CPU, or in the memory of an accelerator."""
 
 
-_ON_CPU = Sizes(128, 2**13, 2**18)
+_ON_CPU = Sizes(128, 2**13, 2**18)  # a megabyte of temporaries, in float32
 _ON_ACCELERATOR = Sizes(1024, 2**17, 2**26)
 """Which wants much at once to be busy. (By reasoning: no such device was at hand to measure it.)"""
 

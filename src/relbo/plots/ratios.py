@@ -9,8 +9,8 @@ from relbo.posterior.posterior import Posterior
 from relbo.views.palette import BAD, FIT
 from relbo.views.ratios import log_ratios
 
-_FEWEST = 25
-_MOST_PARAMETERS = 20
+_FEWEST = 25  # with fewer there is no tail to show
+_MOST_PARAMETERS = 20  # rows that are legible, the worst
 
 
 def ratios(posterior: Posterior, axes: Axes | None = None, *, num_draws: int = 4000, seed: int = 0) -> Axes:

@@ -16,11 +16,11 @@ from relbo.views.scalars import Scalars
 
 MOST_PARAMETERS = 200
 """So many can be looked at in the charts, the first ones; the table has more."""
-_NUM_POINTS = 96
-_MOST_POINTS = 1500
+_NUM_POINTS = 96  # a curve that is smooth in a small panel
+_MOST_POINTS = 1500  # a cloud that a browser draws at once
 _MOST_NUMBERS = 400_000
 """Of draws, and of densities: 2.1 MB each at the most, in base64."""
-_MOST_COMPONENTS = 32
+_MOST_COMPONENTS = 32  # the default limit of a fit
 
 
 def chart_data(posterior: Posterior, diagnosis: Diagnosis | None, drawn: Scalars | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _DOORS = {
     "CallableTarget": ("a function outside JAX", "relbo.from_callable(function, dim)"),
 }
 _SCALE_WORDS = {"mean_field": "diagonal", "low_rank": "low-rank plus diagonal", "full": "full"}
-_MOST_DATA = 12
+_MOST_DATA = 12  # names, about two lines
 
 
 def facts(posterior: Posterior) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from relbo.targets import as_target
 
 OBJECTIVES: dict[str, AbstractObjective] = {"finite_step": FiniteStep(), "relbo": RELBO()}
 _FULL_DATA_DRAWS = 2048  # with minibatches what is measured still uses all data, so on fewer draws
-_FLOW_STEPS, _FLOW_RATE = 800, 0.01
+_FLOW_STEPS, _FLOW_RATE = 800, 0.01  # a flow has many weights: more steps than Adam takes elsewhere, and shorter
 _SCORE_DRAWS = 256  # per component and step: values carry far less than gradients
 
 

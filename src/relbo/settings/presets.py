@@ -14,10 +14,10 @@ from relbo.oracles import GradientOracle, JointOracle, LaplaceOracle, Starts
 from relbo.runtime.choices import choose_name
 from relbo.settings.names import paper
 
-_NUM_STEPS, _NUM_DRAWS = 1000, 16
+_NUM_STEPS, _NUM_DRAWS = 1000, 16  # as in the paper's own settings: systems are compared at one cost
 _SHARED = ("estimator", "refine", "precondition", "min_improvement", "stop", "max_components")
 _PLAIN: dict[str, Any] = {name: paper()[name] for name in _SHARED}
-_RESIDUAL_DRAWS = Starts(num_residual=24, num_modes=0, num_initial=0)
+_RESIDUAL_DRAWS = Starts(num_residual=24, num_modes=0, num_initial=0)  # by importance
 
 
 def preset(name: str, *, family: str | AbstractFamily | None = None) -> dict[str, Any]:

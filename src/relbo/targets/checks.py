@@ -25,7 +25,7 @@ from relbo.targets.search import Tries, evaluate, first_usable, moved, nowhere, 
 
 T = TypeVar("T", bound=AbstractTarget)
 
-NUM_PROBES = 4
+NUM_PROBES = 4  # around the start: one alone may lie where a wrong gradient is right
 
 
 def check_traceable(function: Any, layout: Layout, args: tuple[PyTree, ...]) -> None:

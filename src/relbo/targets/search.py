@@ -24,8 +24,8 @@ NUM_TRIED = 100
 """So many points are tried in all, before a model is refused."""
 NUM_STARTS = 4
 """So many points a fit is given to start from, where the model has no example."""
-_AT_ONCE = 32
-_MOST_NAMED = 8
+_AT_ONCE = 32  # one program, whatever the number of points
+_MOST_NAMED = 8  # bad coordinates in an error: a line or two
 
 
 class Tries(NamedTuple):
