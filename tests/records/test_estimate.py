@@ -1,21 +1,9 @@
-"""An estimate: from draws, for people, for the host."""
+"""An estimate: for people, for the host."""
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from helpers import (
-    unit_spread,
-)
-from relbo.records.estimate import Estimate, format_estimate, from_draws
-
-
-def test_from_draws():
-    draws = jnp.asarray(np.random.default_rng(0).gamma(2.0, size=(1000, 400)), jnp.float32)
-    seen = jax.vmap(from_draws)(draws)
-    assert seen.num_draws == 400
-    assert unit_spread(seen.value, seen.std_err, 2.0)
+from relbo.records.estimate import Estimate, format_estimate
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,6 @@ class Comparison:
     """Of the new mixture."""
     nan_before: float
     """The share of draws of the old mixture whose log density was NaN."""
-    spread: float
-    """The standard deviation of log p - log q under the new mixture."""
 
 
 def measure_one(key: Key[Array, ""], door: Door, mixture: Mixture, most: int) -> Evaluation:
@@ -71,7 +69,7 @@ def measure(
     if params is not None:
         gap = duality_gap(before, _ratios_of_one(key, door, old, params, num_draws // 2))
     gained = gained if new is old else improvement(before, after)
-    return Comparison(gap, gained, after.evaluation(), before.num_nan / before.num_used, after.spread)
+    return Comparison(gap, gained, after.evaluation(), before.num_nan / before.num_used)
 
 
 def _rounds(most: int) -> Iterator[int]:

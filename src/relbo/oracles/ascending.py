@@ -11,6 +11,7 @@ from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
 from relbo.oracles.base import AbstractOracle, Proposals
 from relbo.oracles.starts import Starts, choose_diverse
 from relbo.records.estimate import Estimate
+from relbo.runtime.compiling import host_split
 
 _APART = 0.25
 """Nats below its peak at which the density of one proposal must be where the next one lies: 0.7 standard deviations."""
@@ -37,7 +38,7 @@ class AscentOracle(AbstractOracle):
         return dataclasses.replace(self, ascent=self.ascent.with_draws(least))
 
     def propose(self, key, door, aim, cloud, modes, most):
-        start_key, ascent_key = (jax.random.fold_in(key, index) for index in range(2))
+        start_key, ascent_key = host_split(key, 2)
         params = self.starts.best(start_key, door, cloud, modes, self.num_restarts, aim.iteration)
         return chosen_of(cloud, self.ascent.improve(ascent_key, door, aim, params), most)
 

@@ -29,7 +29,7 @@ from relbo.oracles.ascending import chosen_of
 from relbo.oracles.base import AbstractOracle
 from relbo.oracles.cloud import Cloud
 from relbo.oracles.starts import Starts
-from relbo.runtime.compiling import compiled
+from relbo.runtime.compiling import compiled, host_split
 
 _LARGEST_LOGIT = 12.0  # weights below 1e-5, or that near to one, are of no use
 
@@ -60,7 +60,7 @@ class JointOracle(AbstractOracle):
         return dataclasses.replace(self, num_draws=max(self.num_draws, least))
 
     def propose(self, key, door, aim, cloud, modes, most):
-        start_key, ascent_key = (jax.random.fold_in(key, index) for index in range(2))
+        start_key, ascent_key = host_split(key, 2)
         params = self.starts.best(start_key, door, cloud, modes, self.num_restarts, aim.iteration)
         improved, _ = self.ascend(ascent_key, door, aim, cloud, params)
         return chosen_of(cloud, improved, 1)

@@ -15,7 +15,7 @@ from relbo.model.door import Seen
 from relbo.oracles.base import AbstractOracle, Proposals
 from relbo.oracles.starts import Starts, score
 from relbo.records.estimate import Estimate
-from relbo.runtime.compiling import compiled
+from relbo.runtime.compiling import compiled, host_split
 
 _FINAL_DRAWS = 256  # the choice among a few proposals is final: no ascent follows
 
@@ -37,7 +37,7 @@ class LaplaceOracle(AbstractOracle):
         del family
 
     def propose(self, key, door, aim, cloud, modes, most):
-        start_key, score_key = (jax.random.fold_in(key, index) for index in range(2))
+        start_key, score_key = host_split(key, 2)
         begun = self.starts.best(start_key, door, cloud, modes, self.num_restarts, aim.iteration)
         walked = self._walk(door, cloud.mixture, begun)
         params = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), begun, walked)

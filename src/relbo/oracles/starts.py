@@ -26,7 +26,7 @@ from relbo.model.door import Door
 from relbo.objectives.residual import after_step
 from relbo.oracles.cloud import Cloud
 from relbo.oracles.modes import placed_members, to_whitened
-from relbo.runtime.compiling import compiled, host_random
+from relbo.runtime.compiling import compiled, host_random, host_split
 
 _LOG_STEPS = np.log(2.0) * -np.arange(1, 13)  # gamma from 1/2 to 2^-12
 _INFLATION = 1.5  # reaches beyond the tails of q, and still meets p in tens of dimensions
@@ -62,7 +62,7 @@ class Starts(eqx.Module):
         Scores are noisy where little is left to gain, and then the chance with which residual draws were made is the
         better guide.
         """
-        pool_key, score_key = (jax.random.fold_in(key, index) for index in range(2))
+        pool_key, score_key = host_split(key, 2)
         pool = _pool(pool_key, door, cloud, self, modes, iteration)
         if self.needs_no_choice:
             return pool

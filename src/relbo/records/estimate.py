@@ -31,12 +31,6 @@ def _(value: Estimate):
     return {"value": plain(float(value.value)), "std_err": plain(float(value.std_err))}
 
 
-def from_draws(values: Float[Array, " num"]) -> Estimate:
-    """The mean of independent draws."""
-    num = values.shape[0]
-    return Estimate(values.mean(), values.std(ddof=1) / math.sqrt(num), num)
-
-
 def format_estimate(value: float, std_err: float) -> str:
     """Round as a person would: two figures of the error, the value to the same place.
 
