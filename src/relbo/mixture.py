@@ -296,7 +296,7 @@ def _draw_group(key, group: int, number: int, family: AbstractFamily, params: Py
 
 @compiled
 def _transport(family, params, noise):
-    return jax.vmap(lambda one, each: jax.vmap(lambda e: family.transport(one, e))(each))(params, noise)
+    return jax.vmap(lambda member, each: jax.vmap(lambda e: family.transport(member, e))(each))(params, noise)
 
 
 @partial(compiled, runs_often=True)
@@ -326,6 +326,6 @@ def map_chunks(function, xs: PyTree, chunk: int = CHUNK) -> PyTree:
 
 def empty_mixture(family: AbstractFamily, dim: int, capacity: int, dtype) -> Mixture:
     """A mixture without components; its slots hold standard members of the family."""
-    one = family.init(jnp.zeros(dim, dtype), jnp.ones(dim, dtype))
-    params = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], capacity, axis=0), one)
+    member = family.init(jnp.zeros(dim, dtype), jnp.ones(dim, dtype))
+    params = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], capacity, axis=0), member)
     return Mixture(family, params, jnp.full(capacity, -jnp.inf, dtype))

@@ -27,7 +27,7 @@ def laplace_factors(evaluate, points: Float[np.ndarray, "num dim"]) -> Float[np.
         with np.errstate(invalid="ignore"):
             change = (slopes[:, 0] - slopes[:, 1]) / (2 * NEAR)  # rows: how the gradient changes along a direction
             bend = -change @ factors
-        inner = [_factor(0.5 * (one + one.T)) for one in bend]
+        inner = [_factor(0.5 * (matrix + matrix.T)) for matrix in bend]
         factors = np.stack([_lower(old @ new) for old, new in zip(factors, inner, strict=True)])
     return factors
 

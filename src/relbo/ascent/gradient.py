@@ -96,7 +96,7 @@ def _begin(ascent, params, log_weights) -> _State:
 def draws_of(family, key, step, params, num_draws: int):
     """Reparameterised draws of each of a stack, by keys of their own."""
     keys = jax.random.split(jax.random.fold_in(key, step), jax.tree.leaves(params)[0].shape[0])
-    return jax.vmap(lambda k, one: family.sample(k, one, num_draws))(keys, params)
+    return jax.vmap(lambda k, member: family.sample(k, member, num_draws))(keys, params)
 
 
 def _flat(points):
@@ -110,8 +110,8 @@ def _draw(ascent, family, key, params, step):
 
 def own_densities(family, params, points):
     """log s and its gradient at the draws of each of a stack, parameters held fixed; flat."""
-    one = jax.vmap(jax.value_and_grad(family.log_prob, argnums=1), (None, 0))
-    log_s, slope = jax.vmap(one)(jax.lax.stop_gradient(params), points)
+    at_draws = jax.vmap(jax.value_and_grad(family.log_prob, argnums=1), (None, 0))
+    log_s, slope = jax.vmap(at_draws)(jax.lax.stop_gradient(params), points)
     return log_s.reshape(-1), _flat(slope)
 
 

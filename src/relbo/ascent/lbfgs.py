@@ -119,8 +119,8 @@ def _advance_one(walk: Walks, value, slope) -> Walks:
         jnp.where(curved, jnp.roll(memory, -1, axis=0).at[-1].set(new), memory)
         for memory, new in ((walk.steps, step), (walk.bends, bend), (walk.kept, jnp.asarray(True)))
     )
-    at, now, here = jnp.where(accepted, walk.at + step, walk.at), walk.value, walk.slope
-    now, here = jnp.where(accepted, value, now), jnp.where(accepted, slope, here)
+    at, height, here = jnp.where(accepted, walk.at + step, walk.at), walk.value, walk.slope
+    height, here = jnp.where(accepted, value, height), jnp.where(accepted, slope, here)
     direction = _uphill(here, steps, bends, kept)
     # Without curvature to go by, a step that went well is doubled; one that failed is cut, by more if it met nothing.
     unknown = accepted & ~jnp.any(kept)
@@ -129,7 +129,7 @@ def _advance_one(walk: Walks, value, slope) -> Walks:
     idle = jnp.where(accepted, jnp.where(value - walk.value > _SMALL_GAIN, 0, walk.idle + 1), walk.idle)
     fails = jnp.where(accepted, 0, walk.fails + 1)
     direction = jnp.where(accepted, direction, walk.direction)
-    after = Walks(at, now, here, steps, bends, kept, direction, length, idle, fails)
+    after = Walks(at, height, here, steps, bends, kept, direction, length, idle, fails)
     ended = eqx.tree_at(lambda w: w.length, walk, jnp.zeros_like(walk.length))
     return jax.tree.map(lambda new, old: jnp.where(going, new, old), after, ended)
 

@@ -210,14 +210,14 @@ class _Statistics(eqx.Module):
     num_nan: Array
 
 
-def _still_gains(before: np.ndarray, now: np.ndarray, std_err: np.ndarray) -> bool:
+def _still_gains(before: np.ndarray, after: np.ndarray, std_err: np.ndarray) -> bool:
     """Whether the best proposal is better than the best was, beyond the noise; NaN are proposals that broke."""
-    if not np.isfinite(now).any():
+    if not np.isfinite(after).any():
         return False
     if not np.isfinite(before).any():
         return True
-    best = np.nanargmax(now)
-    return bool(now[best] - np.nanmax(before) > 2 * std_err[best])
+    best = np.nanargmax(after)
+    return bool(after[best] - np.nanmax(before) > 2 * std_err[best])
 
 
 def _elbo_of(mixture: Mixture, state: _State) -> tuple[float, float]:
@@ -276,9 +276,9 @@ def _improve_step(aim, drawn, state, pace, iteration):
     slopes = _inside(scale, walk.params, by_p[:, None] * seen.slopes + by_q[:, None] * q.slope, noise)
     slopes = slopes - by_s.reshape(noise.shape[:2])[..., None] * noise
     weight = objective.entropy_weight(iteration)
-    found = _statistics(family, estimator, noise, values.reshape(noise.shape[:2]), slopes, weight)
-    moved = _moved(family, walk, found, pace, check_fall=True)
-    tally = state.tally.add(found.value, found.std_err, jnp.sum(found.num_nan), pace.fresh)
+    statistics = _statistics(family, estimator, noise, values.reshape(noise.shape[:2]), slopes, weight)
+    moved = _moved(family, walk, statistics, pace, check_fall=True)
+    tally = state.tally.add(statistics.value, statistics.std_err, jnp.sum(statistics.num_nan), pace.fresh)
     return _State(moved, state.log_weights, tally), _points(scale, moved.params, noise_at(pace.ahead, num))
 
 
@@ -291,11 +291,11 @@ def _refine_step(family, estimator, drawn, state, pace):
     q = mixture.at(_points(family.scale, walk.params, noise))
     slopes = _inside(family.scale, walk.params, seen.slopes - q.slope, noise)
     values = (seen.values - q.log_q).reshape(noise.shape[:2])
-    found = _statistics(family, estimator, noise, values, slopes, jnp.ones((), values.dtype))
-    moved = choose(mixture.active, _moved(family, walk, found, pace, check_fall=False), walk)
-    log_weights = step_weights(mixture, found.value, jnp.minimum(pace.rate, 1.0).astype(values.dtype))
-    num_nan = jnp.sum(jnp.where(mixture.active, found.num_nan, 0))
-    tally = state.tally.add(found.value, found.std_err, num_nan, pace.fresh)
+    statistics = _statistics(family, estimator, noise, values, slopes, jnp.ones((), values.dtype))
+    moved = choose(mixture.active, _moved(family, walk, statistics, pace, check_fall=False), walk)
+    log_weights = step_weights(mixture, statistics.value, jnp.minimum(pace.rate, 1.0).astype(values.dtype))
+    num_nan = jnp.sum(jnp.where(mixture.active, statistics.num_nan, 0))
+    tally = state.tally.add(statistics.value, statistics.std_err, num_nan, pace.fresh)
     return _State(moved, log_weights, tally), _points(family.scale, moved.params, noise_at(pace.ahead, num))
 
 

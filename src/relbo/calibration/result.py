@@ -113,9 +113,9 @@ class Calibration(Tabular):
                 f"{self._in_words(bad[0])}. Too high: the draws lie too near the mode; too low: too far out, or they "
                 "do not follow the data."
             )
-        found = f"Not calibrated ({p}): the draws of {parameters[0].name} are {self._in_words(parameters[0])}."
+        sentence = f"Not calibrated ({p}): the draws of {parameters[0].name} are {self._in_words(parameters[0])}."
         others = len(bad) - 1
-        return f"{found} {others} more quantit{'ies are' if others > 1 else 'y is'} off." if others else found
+        return f"{sentence} {others} more quantit{'ies are' if others > 1 else 'y is'} off." if others else sentence
 
     def _in_words(self, test: RankTest) -> str:
         problem = test.problem(self.level / NUM_TESTS)

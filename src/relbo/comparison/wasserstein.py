@@ -70,9 +70,9 @@ def sliced_chance_distances(pooled: np.ndarray, directions: np.ndarray, rng: np.
     half = len(pooled) // 2
     rows = rng.permuted(np.tile(np.arange(2 * half) < half, (_NUM_PERMUTATIONS, 1)), axis=1)
     signs = np.where(rows, 1 / half, -1 / half).astype(np.float32)
-    found = np.zeros(_NUM_PERMUTATIONS)
+    totals = np.zeros(_NUM_PERMUTATIONS)
     for direction in directions:
         projected = pooled[: 2 * half] @ direction
         order = np.argsort(projected)
-        found += np.abs(np.cumsum(signs[:, order], axis=1)[:, :-1]) @ np.diff(projected[order])
-    return found * math.sqrt(half / 2) / len(directions)
+        totals += np.abs(np.cumsum(signs[:, order], axis=1)[:, :-1]) @ np.diff(projected[order])
+    return totals * math.sqrt(half / 2) / len(directions)

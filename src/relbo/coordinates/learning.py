@@ -96,9 +96,9 @@ def learn_flow(key: Key[Array, ""], door: Door) -> Learned:
     rate = _RATE * min(1.0, math.sqrt(_RATE_DIM / door.dim))
     for index in range(2):
         flow = _round(key, rng, door, best.flow, num_steps=num_steps, rate=rate / 2**index, index=index)
-        found = _judged(door, flow, noise)
-        gained = _mean(found.ratios - best.ratios).value > found.rounding
-        best = found if gained else best
+        judged = _judged(door, flow, noise)
+        gained = _mean(judged.ratios - best.ratios).value > judged.rounding
+        best = judged if gained else best
         if not gained or best.left < _MUCH:
             break
     return best
@@ -107,10 +107,10 @@ def learn_flow(key: Key[Array, ""], door: Door) -> Learned:
 def covers(key: Key[Array, ""], door: Door, learned: Learned, mixture: Mixture, modes: PyTree | None) -> bool:
     """Whether the transported normal has mass wherever a mixture, or a member at a mode, found some (in the coordinates
     before the flow): a flow that fell into one of several modes has not."""
-    found = [(mixture.params, num_active(mixture))]
+    stacks = [(mixture.params, num_active(mixture))]
     if modes is not None:
-        found.append((modes, len(locations_of(mixture.family, modes))))
-    return all(_most_lacking(key, door, learned, mixture.family, *members) < _SHARE for members in found)
+        stacks.append((modes, len(locations_of(mixture.family, modes))))
+    return all(_most_lacking(key, door, learned, mixture.family, *members) < _SHARE for members in stacks)
 
 
 def _most_lacking(key, door: Door, learned: Learned, family: AbstractFamily, members: PyTree, num: int) -> float:
@@ -118,13 +118,13 @@ def _most_lacking(key, door: Door, learned: Learned, family: AbstractFamily, mem
     by importance sampling, as the curvature at a neck of the target says nothing of the mass there."""
     alone = Mixture(family, members, np.zeros(len(jax.tree.leaves(members)[0]), door.dtype))
     points = draw_each(key, alone, _COMPARED, num).reshape(num * _COMPARED, -1)
-    own = log_densities(family, members, points, num).reshape(num, _COMPARED, num)
-    own = np.diagonal(own, axis1=0, axis2=2).T
+    log_own = log_densities(family, members, points, num).reshape(num, _COMPARED, num)
+    log_own = np.diagonal(log_own, axis1=0, axis2=2).T
     log_p = (door.numbers(points, "flow")[0] - learned.elbo.value).reshape(num, _COMPARED)
     u, log_dets = back_through(learned.flow, points, door.block)
     log_q = (_log_normal(u) - log_dets).reshape(num, _COMPARED)
     with np.errstate(invalid="ignore", over="ignore"):
-        shares = np.where(log_p - log_q > _COVERED, np.exp(log_p - own), 0.0)
+        shares = np.where(log_p - log_q > _COVERED, np.exp(log_p - log_own), 0.0)
     return float(np.max(np.mean(shares, axis=1)))
 
 
@@ -135,8 +135,8 @@ def _round(key, rng, door: Door, flow: Flow, *, num_steps: int, rate: float, ind
     way = _way(flow, _antithetic(rng, num_draws, door))
     for step in range(num_steps):
         seen = door(way.end, "flow", batch=(key, (index << 16) + step))
-        now = np.asarray(rate * (0.505 + 0.495 * math.cos(math.pi * step / num_steps)), door.dtype)
-        numbers, memory, way = _step(numbers, memory, way, seen, now, _antithetic(rng, num_draws, door))
+        falling = np.asarray(rate * (0.505 + 0.495 * math.cos(math.pi * step / num_steps)), door.dtype)
+        numbers, memory, way = _step(numbers, memory, way, seen, falling, _antithetic(rng, num_draws, door))
     return _as_flow(np.asarray(numbers), door.dim)
 
 

@@ -203,11 +203,11 @@ def _race(key, door: Door, scale, ascent: NaturalAscent, estimator, runners) -> 
         num = max(2, climb.num_used // 2) if halve else climb.num_used
         climb.keep(min(num, climb.num_used), order)
         before = value[order]
-    found = climb.found()
-    ranked = found.order()
+    improved = climb.found()
+    ranked = improved.order()
     if not len(ranked):
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[0], found.params), -np.inf
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[ranked[0]], found.params), float(found.value[ranked[0]])
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[0], improved.params), -np.inf
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[ranked[0]], improved.params), float(improved.value[ranked[0]])
 
 
 def empty_normals(scale, dim: int, dtype) -> Mixture:
@@ -225,9 +225,9 @@ def _slow_race(key, door: Door, estimator, runners) -> tuple[LocationScaleParams
     family = LocationScale(Normal(), Diagonal(), WIDE)
     empty = nothing(family, door.dim, 1, np.dtype(door.dtype))
     params = _unbounded_members(Diagonal(), *(part[:1] for part in runners))
-    found = _slow_ascent().improve(key, door, Aim(empty, FiniteStep(), estimator), params)
-    value = float(found.value[0])
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[0], found.params), value if np.isfinite(value) else -np.inf
+    improved = _slow_ascent().improve(key, door, Aim(empty, FiniteStep(), estimator), params)
+    value = float(improved.value[0])
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[0], improved.params), value if np.isfinite(value) else -np.inf
 
 
 @functools.cache

@@ -150,9 +150,9 @@ def missing_modes(key, door: Door, mixture: Mixture, log_z: float) -> NewModes:
     searches = search_modes(key, door, mixture.family)
     members = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *searches)
     # Stack by stack, so that a fit which does this compiles nothing for it.
-    locations = np.concatenate([np.asarray(locations_of(mixture.family, one), np.float64) for one in searches])
-    found = _heights(door, mixture, members, locations)
-    chosen = uncovered(found, log_z)
+    locations = np.concatenate([np.asarray(locations_of(mixture.family, stack), np.float64) for stack in searches])
+    heights = _heights(door, mixture, members, locations)
+    chosen = uncovered(heights, log_z)
     padded = np.resize(chosen, _MOST_MODES) if len(chosen) else np.zeros(_MOST_MODES, int)
     log_weights = np.where(np.arange(_MOST_MODES) < len(chosen), -np.log(max(1, len(chosen))), -np.inf)
     kept = jax.tree.map(lambda leaf: np.asarray(leaf)[padded], members)
@@ -186,7 +186,7 @@ def uncovered(seen: Heights, log_z: float, negligible: float = _NEGLIGIBLE) -> n
         candidate = lacking & (log_mass > negligible) & (seen.valley < seen.log_p - DIP)
     chosen: list[int] = []
     for member in np.argsort(-np.where(candidate, log_mass, -np.inf), kind="stable"):
-        apart = all(not seen.cross[one, member] > seen.log_peak[one] - _APART for one in chosen)
+        apart = all(not seen.cross[other, member] > seen.log_peak[other] - _APART for other in chosen)
         if candidate[member] and apart and len(chosen) < _MOST_MODES:
             chosen.append(int(member))
     return np.array(chosen, int)
@@ -236,7 +236,7 @@ def _heavy_members(key, family: AbstractFamily, params: PyTree) -> tuple[Locatio
 
 @partial(compiled, runs_once=True)
 def _spreads(key, family, params):
-    draws = jax.vmap(lambda one: family.sample(key, one, _SPREAD_DRAWS))(params)
+    draws = jax.vmap(lambda member: family.sample(key, member, _SPREAD_DRAWS))(params)
     return draws.mean(axis=1), jnp.log(jnp.maximum(draws.std(axis=1), 1e-6))
 
 

@@ -120,16 +120,16 @@ def diagnosis_of(seen: Measurements) -> Diagnosis:
     """The numbers, from plain arrays."""
     num_own = seen.num_own
     own_ratio = seen.log_ratio[:num_own]
-    found = estimates.worth(seen.log_ratio, seen.log_heavy, num_own)
+    worth = estimates.worth(seen.log_ratio, seen.log_heavy, num_own)
     alone = estimates.weigh(own_ratio)
     log_weight = estimates.balanced(seen.log_ratio, seen.log_heavy, num_own)
     together = estimates.weigh(log_weight, explored=num_own < len(log_weight))
-    lacking = seen.log_ratio - found.log_z.value > UNCOVERED
+    lacking = seen.log_ratio - worth.log_z.value > UNCOVERED
     return Diagnosis(
-        elbo=found.elbo,
+        elbo=worth.elbo,
         gap=seen.gap,
-        log_z=found.log_z,
-        kl=found.kl,
+        log_z=worth.log_z,
+        kl=worth.kl,
         misplaced=estimates.misplaced_mass(together, seen.log_heavy, num_own),
         k_hat=alone.k_hat,
         k_hat_limit=alone.k_hat_limit,

@@ -34,7 +34,7 @@ class AbstractFamily(eqx.Module):
 
     def log_probs(self, params: PyTree, points: Float[Array, "num dim"]) -> Float[Array, "num stack"]:
         """The log density of every one of a stack of members at every point; normals have matrix products for it."""
-        return jax.vmap(lambda point: jax.vmap(lambda one: self.log_prob(one, point))(params))(points)
+        return jax.vmap(lambda point: jax.vmap(lambda member: self.log_prob(member, point))(params))(points)
 
     @abstractmethod
     def location(self, params: PyTree) -> Float[Array, " dim"]: ...

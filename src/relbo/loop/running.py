@@ -67,7 +67,7 @@ class Run:
         """Evaluations since the last record, for the next one."""
         self.final: State | None = None
         self.best: tuple[float, State] | None = None
-        self.about: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
 
     @property
     def current(self) -> State:
@@ -84,20 +84,20 @@ class Run:
                 self.best = (self._value(start), _showing(self.current, start.mixture, start.elbo))
         if self.file is None:
             return
-        self.about = fingerprint(self.booster, self.seed, start)
-        found = self.file.read(self.booster)
-        if found is None:
+        self.facts = fingerprint(self.booster, self.seed, start)
+        contents = self.file.read(self.booster)
+        if contents is None:
             return
-        check_same_fit(found, self.booster, self.about, self.file.path)
-        posterior, about = found.posterior, found.header["fit"]
+        check_same_fit(contents, self.booster, self.facts, self.file.path)
+        posterior, facts = contents.posterior, contents.header["fit"]
         self.is_taken_up = True
-        self.about["start"] = about["start"]
+        self.facts["start"] = facts["start"]
         self._resume(posterior)
-        self.first_new = min(about["first_new"], len(self.records) - 1)
-        if about["best"] is not None:
-            best = found.best or self.current.mixture
-            self.best = (float(about["best"]), _showing(self.current, best, decode_estimate(about["best_elbo"])))
-        if about["finished"] and (now := self._stop()) is not None and now.sentence == posterior.stop_reason:
+        self.first_new = min(facts["first_new"], len(self.records) - 1)
+        if facts["best"] is not None:
+            best = contents.best or self.current.mixture
+            self.best = (float(facts["best"]), _showing(self.current, best, decode_estimate(facts["best_elbo"])))
+        if facts["finished"] and (stop := self._stop()) is not None and stop.sentence == posterior.stop_reason:
             self.final = _showing(self.current, posterior.mixture, posterior.elbo)
             self.stop, self.records = posterior.stop, list(posterior.trace)
 
@@ -233,13 +233,13 @@ class Run:
 
     def _write(self, file: Checkpoint, finished: bool) -> None:
         value, best = self.best or (None, None)
-        about = {
+        facts = {
             "first_new": self.first_new,
             "best": None if value is None else encode_number(value),
             "best_elbo": None if best is None else encode_estimate(best.elbo),
             "finished": finished,
         }
-        file.write(self._shown(), self.about | about, best)
+        file.write(self._shown(), self.facts | facts, best)
         if finished:
             file.finish()
 

@@ -97,9 +97,9 @@ def duality_gap(inside: Influence, component_ratios: np.ndarray) -> Evaluation:
 
 def improvement(before: Influence, after: Influence) -> Estimate:
     """`paired_improvement`, known no better than log p is rounded."""
-    found = paired_improvement(before, after)
+    paired = paired_improvement(before, after)
     rounding = max(before.rounding, after.rounding)
-    return Estimate(found.value, float(np.hypot(found.std_err, rounding)), found.num_draws)
+    return Estimate(paired.value, float(np.hypot(paired.std_err, rounding)), paired.num_draws)
 
 
 def paired_improvement(before: Influence, after: Influence) -> Estimate:

@@ -43,18 +43,18 @@ class AscentOracle(AbstractOracle):
         return chosen_of(cloud, self.ascent.improve(ascent_key, door, aim, params), most)
 
 
-def chosen_of(cloud, found, most: int) -> Proposals:
+def chosen_of(cloud, improved, most: int) -> Proposals:
     """The best of what an ascent found, and others that differ from it; where nothing is finite, the first as it is."""
-    ranked = found.order()
+    ranked = improved.order()
     best = int(ranked[0]) if len(ranked) else 0
-    value = Estimate(float(found.value[best]), float(found.std_err[best]), found.num_draws)
-    members = jax.tree.map(np.asarray, found.params)
+    value = Estimate(float(improved.value[best]), float(improved.std_err[best]), improved.num_draws)
+    members = jax.tree.map(np.asarray, improved.params)
     chosen = np.asarray([best])
     if most > 1 and len(ranked) > 1:
         usable = jax.tree.map(lambda leaf: leaf[ranked], members)
-        order = choose_diverse(cloud, usable, found.value[ranked], min(most, len(ranked)), _APART)
+        order = choose_diverse(cloud, usable, improved.value[ranked], min(most, len(ranked)), _APART)
         chosen = ranked[order]
-    return Proposals(jax.tree.map(lambda leaf: leaf[chosen], members), value, found.num_nan)
+    return Proposals(jax.tree.map(lambda leaf: leaf[chosen], members), value, improved.num_nan)
 
 
 def NaturalOracle(  # reads as the class that it builds

@@ -134,8 +134,8 @@ def _step(oracle, aim, drawn, there, state, when):
     values = values.reshape(shape)
     log_there = family.log_probs(params, there.points).T
     ratios = _log_ratio(there.log_p, there.log_q, log_there, logits[:, None])
-    elsewhere, own = ratios @ there.shares, masked_mean(values)
-    pull = jnp.where(jnp.isfinite(own), own - elsewhere, 0.0)
+    elsewhere, here = ratios @ there.shares, masked_mean(values)
+    pull = jnp.where(jnp.isfinite(here), here - elsewhere, 0.0)
 
     def loss(moving):
         draws = draws_of(family, key, step, moving[0], oracle.num_draws)
@@ -149,7 +149,7 @@ def _step(oracle, aim, drawn, there, state, when):
     (moved, logits), inner = update(grads, state.optimizer, state.moving)
     moved = jax.vmap(family.project)(moved)
     logits = jnp.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT)
-    elbo, num_nan = (1 - gamma) * elsewhere + gamma * own, jnp.sum(jnp.isnan(values))
+    elbo, num_nan = (1 - gamma) * elsewhere + gamma * here, jnp.sum(jnp.isnan(values))
     tally = state.tally.add(elbo, gamma * masked_std_err(values), num_nan, fresh)
     draws = draws_of(family, key, step + 1, moved, oracle.num_draws)
     return _State((moved, logits), inner, tally), draws.reshape(-1, draws.shape[-1])

@@ -152,7 +152,8 @@ def _different(door: Door, ends: np.ndarray, most: int) -> np.ndarray:
     places = ends.astype(np.float64)
     ranked = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
     for end in ranked:
-        apart = all(np.linalg.norm(places[end] - places[one]) > _SAME_END * np.sqrt(ends.shape[1]) for one in chosen)
+        distances = (np.linalg.norm(places[end] - places[other]) for other in chosen)
+        apart = all(distance > _SAME_END * np.sqrt(ends.shape[1]) for distance in distances)
         if (apart and np.isfinite(values[end]) and len(chosen) < most) or not chosen:
             chosen.append(int(end))
     return ends[chosen]

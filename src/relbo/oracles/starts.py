@@ -192,6 +192,6 @@ def choose_diverse(cloud: Cloud, members: PyTree, scores: np.ndarray, num: int, 
     chosen: list[int] = []
     rest: list[int] = []
     for member in ranked:
-        near = any(cross[member, one] > peaks[one] - nats for one in chosen)
+        near = any(cross[member, other] > peaks[other] - nats for other in chosen)
         (rest if near else chosen).append(int(member))
     return np.asarray((chosen + rest)[:num], int)

@@ -106,10 +106,10 @@ def _ratios(posterior: Posterior, diagnosis: Diagnosis | None) -> dict[str, Any]
     if diagnosis is None:
         return None
     try:
-        found = log_ratios(posterior, 2000)
+        values = log_ratios(posterior, 2000)
     except ValueError:
         return None
-    finite = found[np.isfinite(found)]
+    finite = values[np.isfinite(values)]
     if len(finite) < 50:
         return None
     shifted = finite - (np.logaddexp.reduce(finite) - np.log(len(finite)))

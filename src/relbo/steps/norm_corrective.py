@@ -79,20 +79,20 @@ def nearest_weights(
     """
     diagonal = np.diagonal(inner)
     distance = np.maximum(diagonal[:, None] + diagonal - 2 * inner, np.finfo(float).tiny)
-    now = weights.copy()
+    nearest = weights.copy()
     for _ in range(num_steps):
-        gradient = slope + inner @ (now - weights)
+        gradient = slope + inner @ (nearest - weights)
         gap = gradient[:, None] - gradient  # of a unit of weight that goes from the row to the column
         with np.errstate(over="ignore"):
-            amount = np.clip(gap / distance, 0.0, now[:, None])
+            amount = np.clip(gap / distance, 0.0, nearest[:, None])
         gain = np.where(usable, amount * (gap - 0.5 * distance * amount), 0.0)
         giver, taker = np.unravel_index(np.argmax(gain), gain.shape)
         if not gain[giver, taker] > 0:
             break
         moving = amount[giver, taker]
-        now[giver] -= moving
-        now[taker] += moving
-    return now
+        nearest[giver] -= moving
+        nearest[taker] += moving
+    return nearest
 
 
 def _rise(problem: WeightProblem, weights: np.ndarray, offset: np.ndarray) -> float:

@@ -92,7 +92,7 @@ def check_alike(stored: AbstractTarget, target: AbstractTarget, what: str) -> No
 
 def _counted_from_zero(name: str, first_index: int) -> str:
     """As the first files name the coordinates of a Stan program: `theta[0]` for `theta[1]`."""
-    return re.sub(r"(?<=[\[,])\d+(?=[\],])", lambda found: str(int(found[0]) - first_index), name)
+    return re.sub(r"(?<=[\[,])\d+(?=[\],])", lambda match: str(int(match[0]) - first_index), name)
 
 
 def to_bytes(posterior: Posterior, *, num_draws: int | None = 0, data: bool = False) -> list[bytes]:

@@ -231,7 +231,7 @@ def _starting_points(library: Library, handle: int, dim: int, seed: int) -> np.n
 
 def _in_brackets(name: str) -> str:
     """`theta.1.2` as `theta[1,2]`: Stan counts from one, and so do its users."""
-    return re.sub(r"(\.\d+)+", lambda found: f"[{found[0][1:].replace('.', ',')}]", name)
+    return re.sub(r"(\.\d+)+", lambda match: f"[{match[0][1:].replace('.', ',')}]", name)
 
 
 def _find_entries(description: Description) -> dict[str, Array]:
