@@ -144,6 +144,11 @@ def _padded(leaf: np.ndarray, num: int) -> np.ndarray:
     return np.concatenate([leaf, np.repeat(leaf[:1], num - len(leaf), axis=0)])
 
 
+def joined(*stacks: PyTree) -> PyTree:
+    """Stacks of members, one behind the other."""
+    return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *stacks)
+
+
 def with_weights(mixture: Mixture, weights: np.ndarray) -> Mixture:
     """The mixture with these weights, components moved to the first slots; a weight of zero empties its slot."""
     order = np.argsort(~(weights > 0), kind="stable")

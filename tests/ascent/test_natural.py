@@ -9,6 +9,7 @@ import pytest
 from helpers import CORRELATED, FAMILIES, door_of, mean_is, stack_of_one, target_of, within
 from relbo.ascent import Aim, NaturalAscent
 from relbo.ascent.base import WINDOW
+from relbo.ascent.natural import Climb
 from relbo.families import Box, Cholesky, Diagonal, Laplace, LocationScale, LowRank
 from relbo.families.natural import DiagonalGeometry, FullGeometry
 from relbo.families.triangular import to_tril
@@ -28,7 +29,7 @@ def step(family, params, slope, curvature, step_size):
 
 def ascend(key, target, family, ascent, params):
     """All steps, and those of the last window again; from and to the target's own coordinates, shifted to its start."""
-    climb = ascent.start(key, door_of(target), family.scale, params, family.box)
+    climb = Climb(ascent, key, door_of(target), family.scale, params, family.box)
     nothing = empty_mixture(family, target.dim, 1, target.dtype)
     for num_steps in (ascent.num_steps - WINDOW, WINDOW):
         climb.go(Aim(nothing, ELBO(), StickingTheLanding()), num_steps)
@@ -235,7 +236,7 @@ def test_an_ascent_ends_when_it_gains_no_more():
 def test_who_falls_out_of_a_climb_costs_no_evaluation():
     door = door_of(target_of("correlated"))
     params = jax.vmap(FULL.init)(jnp.array([[0.0, 0.0], [2.0, 0.0], [9.0, 9.0]]), jnp.ones((3, 2)))
-    climb = NaturalAscent(40, 8).start(jax.random.key(0), door, FULL.scale, params, FULL.box)
+    climb = Climb(NaturalAscent(40, 8), jax.random.key(0), door, FULL.scale, params, FULL.box)
     aim = Aim(empty_mixture(FULL, 2, 1, np.float32), ELBO(), StickingTheLanding())
     climb.go(aim, 10, "race")
     climb.keep(2, np.array([1, 0, 2]))

@@ -16,7 +16,7 @@ class Bank:
     """Standard normals for the steps of an ascent, `each` for each of a stack, made many steps at a time."""
 
     def __init__(self, key, num: int, each: int, dim: int, dtype):
-        self._key, self._each, self._dtype = key, each, np.dtype(dtype)
+        self.key, self._each, self._dtype = key, each, np.dtype(dtype)
         self._shape = (_BANK, num * each, dim)
         self._number, self._rows = -1, None
 
@@ -24,14 +24,10 @@ class Bank:
         """The noise of `_BANK` steps, and which of them is meant: taken apart inside the program that uses it."""
         number = step // _BANK
         if number != self._number:
-            normals = host_random(self._key, number).standard_normal(self._shape, self._dtype)
+            normals = host_random(self.key, number).standard_normal(self._shape, self._dtype)
             self._rows = jax.device_put(normals)
             self._number = number
         return self._rows, np.asarray(step % _BANK, np.int32), self._each
-
-    def batch(self, step: int) -> tuple[Any, int]:
-        """What the minibatch of a step is drawn with."""
-        return self._key, step
 
 
 def noise_at(bank, num: int) -> Float[Array, "stack num dim"]:

@@ -74,7 +74,7 @@ class NaturalAscent(AbstractAscent):
 
     def improve(self, key, door, aim, params):
         family = aim.mixture.family
-        climb = self.start(key, door, family.scale, params, family.box)
+        climb = Climb(self, key, door, family.scale, params, family.box)
         before: np.ndarray | None = None
         while climb.num_done < self.num_steps:
             climb.go(aim, WINDOW)
@@ -83,10 +83,6 @@ class NaturalAscent(AbstractAscent):
                 break
             before = value
         return climb.found()
-
-    def start(self, key, door, scale, params, box: Box) -> "Climb":
-        """Proposals about to be moved, as far as `Climb.go` is told."""
-        return Climb(self, key, door, scale, params, box)
 
     def refine(self, key, door, mixture, estimator):
         whole, mixture = mixture, cropped(mixture, slots_for(num_active(mixture), mixture.capacity, door.dim))
@@ -98,7 +94,7 @@ class NaturalAscent(AbstractAscent):
         window = max(1, min(max(self.window_draws // num_used, WINDOW), self.num_steps // 3))
         best, best_value, drops = state, -np.inf, 0
         for step in range(self.num_steps):
-            drawn = Drawn(bank.at(step), door(points, "refinement", num_used, bank.batch(step)))
+            drawn = Drawn(bank.at(step), door(points, "refinement", num_used, (key, step)))
             rate = np.asarray(self.step_size / (1 + self.decay) ** drops, np.float32)
             pace = _Pace(rate, _bounds(box, door.dtype), np.asarray(step % window == 0), bank.at(step + 1))
             state, points = _refine_step(mixture.family, estimator, drawn, state, pace)
@@ -130,7 +126,7 @@ def slots_for(num: int, capacity: int, dim: int) -> int:
 
 
 class Climb:
-    """A stack of proposals on their way up, each alone."""
+    """A stack of proposals on their way up, each alone, as far as `go` is told."""
 
     def __init__(self, ascent: NaturalAscent, key, door, scale, params, box: Box):
         self.ascent, self.door, self.scale, self.box = ascent, door, scale, box
@@ -148,7 +144,7 @@ class Climb:
         """So many steps; the tally is of these."""
         bounds, last = _bounds(self.box, self.door.dtype), min(self.num_done + num_steps, self.ascent.num_steps)
         for step in range(self.num_done, last):
-            seen = self.door(self.points, purpose, self.num_used * self.ascent.draws, self.bank.batch(step))
+            seen = self.door(self.points, purpose, self.num_used * self.ascent.draws, (self.bank.key, step))
             drawn = Drawn(self.bank.at(step), seen, self.points)
             pace = _Pace(self.ascent.rate(step), bounds, np.asarray(step == self.num_done), self.bank.at(step + 1))
             self.state, self.points = _improve_step(aim.lasting, drawn, self.state, pace, aim.time)

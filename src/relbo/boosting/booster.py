@@ -135,8 +135,7 @@ class Booster(eqx.Module):
             # What did not gain is tried again with more patience: noise may be what limits it.
             refinement = self.refinement.patient() if state.explore else self.refinement
             new = cost.of(refinement.refine(refine_key, door, new, self.estimator))
-        least = self.min_improvement
-        seen = measure(measure_key, door, old, new, proposals.best, most=self.num_measure, least=least)
+        seen = measure(measure_key, door, old, new, proposals.best, most=self.num_measure, least=self.min_improvement)
         accepted = self._is_gain(seen.improvement)
         after = State(
             state.target,

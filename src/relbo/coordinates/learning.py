@@ -26,7 +26,7 @@ from relbo.families.autoregressive import MOST_UNITS, NUM_LAYERS, Flow, identity
 from relbo.mixture import Mixture, draw_each, locations_of, log_densities, num_active
 from relbo.model.door import Door, back_through
 from relbo.records.estimate import Estimate
-from relbo.records.trace import Record
+from relbo.records.trace import Record, spread_of
 from relbo.runtime.compiling import compiled, host_random
 
 _FEW_STEPS, _MANY_STEPS = 400, 1500  # for what is nearly normal, and for what is bent
@@ -77,7 +77,7 @@ def worth_learning(records: list[Record], ended: bool) -> bool:
     """
     if any(record.kind == "flow" for record in records):
         return False
-    spread = next(record.spread for record in reversed(records) if record.accepted)
+    spread = spread_of(records)
     return is_bent(spread) if ended else len(records) == 1 and 0.5 * spread**2 > _LEFT
 
 

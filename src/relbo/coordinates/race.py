@@ -20,6 +20,7 @@ from jaxtyping import Array, Key
 from relbo.ascent import Aim, GradientAscent, NaturalAscent, lbfgs_paths
 from relbo.ascent.base import WINDOW
 from relbo.ascent.curvature import laplace_factors
+from relbo.ascent.natural import Climb
 from relbo.budgets import FEW, budget
 from relbo.coordinates.properness import check_proper
 from relbo.coordinates.tilt import SCORE_DRAWS, best_tilt
@@ -180,7 +181,7 @@ def _laplace_elbos(key, door: Door, points: np.ndarray, factors: np.ndarray) -> 
 def _race(key, door: Door, scale, ascent: NaturalAscent, estimator, runners) -> tuple[LocationScaleParams, float]:
     """The parameters of the best runner, on the host, and its ELBO (up to a constant)."""
     aim = Aim(empty_normals(scale, door.dim, door.dtype), FiniteStep(), estimator)
-    climb = ascent.start(key, door, scale, _unbounded_members(scale, *runners), WIDE)
+    climb = Climb(ascent, key, door, scale, _unbounded_members(scale, *runners), WIDE)
     before = np.full(climb.num, -np.inf)
     while climb.num_done < ascent.num_steps:
         climb.go(aim, WINDOW, "race")

@@ -23,7 +23,7 @@ from jaxtyping import PyTree
 from relbo.diagnostics.modes import DIP
 from relbo.families import AbstractFamily, AbstractNoise, Diagonal, LocationScale, LocationScaleParams
 from relbo.families.noise import StudentT
-from relbo.mixture import Mixture, draw_from, locations_of, log_densities, log_mixture, map_chunks, weights_of
+from relbo.mixture import Mixture, draw_from, joined, locations_of, log_densities, log_mixture, map_chunks, weights_of
 from relbo.model.door import Door
 from relbo.model.whitening import Whitened
 from relbo.oracles import search_modes
@@ -148,7 +148,7 @@ def missing_modes(key, door: Door, mixture: Mixture, log_z: float) -> NewModes:
     approximation, is below a thousandth. A point from which log p rises all the way to a component is a tail.
     """
     searches = search_modes(key, door, mixture.family)
-    members = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *searches)
+    members = joined(*searches)
     # Stack by stack, so that a fit which does this compiles nothing for it.
     locations = np.concatenate([np.asarray(locations_of(mixture.family, stack), np.float64) for stack in searches])
     heights = _heights(door, mixture, members, locations)
@@ -218,9 +218,7 @@ def _heights(door: Door, mixture: Mixture, members: PyTree, locations: np.ndarra
 
 def _heavy_mixture(key, mixture: Mixture, modes: NewModes) -> Mixture:
     """A heavy companion of every component; behind their slots are those of modes, of half the weight."""
-    params = jax.tree.map(
-        lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), mixture.params, modes.members
-    )
+    params = joined(mixture.params, modes.members)
     log_weights = np.concatenate([np.asarray(mixture.log_weights), modes.log_weights])
     log_weights = (log_weights - (np.log(2.0) if modes.any else 0.0)).astype(mixture.dtype)
     return Mixture(*_heavy_members(key, mixture.family, params), log_weights)

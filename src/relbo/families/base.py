@@ -71,15 +71,6 @@ class AbstractFamily(eqx.Module):
         """Whether every member looks the same from its location in opposite directions."""
         return False
 
-    @property
-    def has_inner(self) -> bool:
-        """Whether the family has `log_inner`, which norm-corrective steps need."""
-        return False
-
-    def log_inner(self, params: PyTree, other: PyTree) -> Float[Array, ""]:
-        r"""$\log \int s(z)\, s'(z)\, dz$ of two members, in closed form; only where `has_inner`."""
-        raise NotImplementedError(f"{type(self).__name__} has no inner products in closed form.")
-
 
 class Box(eqx.Module):
     r"""The bounded set of the theory, in whitened coordinates: $|m_i| \le$ `loc`, $|\log \sigma_i| \le$ `log_scale`.

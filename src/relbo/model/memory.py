@@ -119,7 +119,7 @@ def _bytes_of(family: AbstractFamily, dim: int, dtype) -> int:
 def affordable_draws(num_draws: int, dim: int, dtype, max_memory: int | None) -> int:
     """As many draws as asked for, or fewer (by halves) where they would take more than a quarter of the memory.
 
-    What is measured draws two and a half times as often (see `objectives.compare`), and each draw exists twice.
+    What is measured draws two and a half times as often (see `objectives/measuring.py`), and each draw exists twice.
     """
     memory = min(_DRAWS, device_memory()) if max_memory is None else max_memory
     affordable = memory / 4 / (5 * dim * np.dtype(dtype).itemsize)

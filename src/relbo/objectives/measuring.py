@@ -25,7 +25,7 @@ _ROUGH = 0.03
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Measured:
     """A mixture before and after an iteration, measured on one set of fresh draws."""
 
     gap: Evaluation
@@ -50,7 +50,7 @@ def measure_one(key: Key[Array, ""], door: Door, mixture: Mixture, most: int) ->
 
 def measure(
     key: Key[Array, ""], door: Door, old: Mixture, new: Mixture, params: PyTree | None, *, most: int, least: float
-) -> Comparison:
+) -> Measured:
     """ELBO of `new`, improvement over `old`, and the gap of `old` at the component `params`, with their errors.
 
     Each has as many draws as the other, by common random numbers slot by slot; they are doubled until the improvement
@@ -69,7 +69,7 @@ def measure(
     if params is not None:
         gap = duality_gap(before, _ratios_of_one(key, door, old, params, num_draws // 2))
     gained = gained if new is old else improvement(before, after)
-    return Comparison(gap, gained, after.evaluation(), before.num_nan / before.num_used)
+    return Measured(gap, gained, after.evaluation(), before.num_nan / before.num_used)
 
 
 def _rounds(most: int) -> Iterator[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from relbo.ascent import lbfgs_paths
 from relbo.ascent.curvature import laplace_factors
 from relbo.families import DENSE_LIMIT
-from relbo.mixture import locations_of
+from relbo.mixture import joined, locations_of
 from relbo.model.door import Seen
 from relbo.oracles.base import AbstractOracle, Proposals
 from relbo.oracles.starts import Starts, score
@@ -40,7 +40,7 @@ class LaplaceOracle(AbstractOracle):
         start_key, score_key = host_split(key, 2)
         begun = self.starts.best(start_key, door, cloud, modes, self.num_restarts, aim.iteration)
         walked = self._walk(door, cloud.mixture, begun)
-        params = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), begun, walked)
+        params = joined(begun, walked)
         gains, own = score(score_key, door, cloud, params, _FINAL_DRAWS)
         best = int(np.argmax(np.where(np.isfinite(gains), gains, -np.inf)))
         args = (own.log_p[best], own.log_q[best], own.log_s[best], aim.time)

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from relbo.budgets import FEW
-from relbo.mixture import Mixture, draw_each, locations_of, log_densities, log_mixture
+from relbo.mixture import Mixture, draw_each, joined, locations_of, log_densities, log_mixture
 from relbo.model.door import Door
 from relbo.objectives.residual import after_step
 from relbo.oracles.cloud import Cloud
@@ -94,7 +94,7 @@ def _pool(key, door: Door, cloud: Cloud, starts: Starts, modes: PyTree, iteratio
         parts.append(units(to_whitened(door, initial[turn])))
     if starts.num_random:
         parts.append(units(_random_points(jax.random.fold_in(key, 1), starts.num_random, door.dim, door.dtype)))
-    return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *parts)
+    return joined(*parts)
 
 
 @compiled

@@ -32,7 +32,7 @@ class NormCorrective(AbstractStep):
     drop: float = 1e-5
 
     def check(self, family):
-        if not family.has_inner:
+        if not getattr(family, "has_inner", False):
             raise ValueError(
                 'step="norm_corrective" needs inner products of components in closed form, which '
                 f'{family} does not have. Use a normal family, or family="truncated_normal".'
@@ -63,7 +63,8 @@ def inner_products(mixture: Mixture, usable: np.ndarray) -> np.ndarray:
 
 
 @compiled
-def _log_inner(mixture: Mixture):
+def _log_inner(mixture):
+    r"""$\log \int s(z)\, s'(z)\, dz$ of all pairs of members, which families that `has_inner` know in closed form."""
     each = jax.vmap(mixture.family.log_inner, (None, 0))
     return jax.vmap(each, (0, None))(mixture.params, mixture.params)
 
