@@ -1,6 +1,5 @@
-"""An estimate: for people, for the host."""
+"""An estimate, for people."""
 
-import jax.numpy as jnp
 import pytest
 
 from relbo.records.estimate import Estimate, format_estimate
@@ -20,9 +19,3 @@ from relbo.records.estimate import Estimate, format_estimate
 def test_an_estimate_prints_as_a_person_would(value, std_err, text):
     assert format_estimate(value, std_err) == text
     assert str(Estimate(value, std_err, 10)) == text
-
-
-def test_to_host_gives_python_floats():
-    host = Estimate(jnp.float32(1.5), jnp.float32(0.25), 7).to_host()
-    assert (host.value, host.std_err, host.num_draws) == (1.5, 0.25, 7)
-    assert type(host.value) is float and type(host.std_err) is float

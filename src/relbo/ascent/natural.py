@@ -32,6 +32,7 @@ from relbo.ascent.base import (
     masked_std_err,
     step_weights,
 )
+from relbo.budgets import FEW
 from relbo.families import Box, LocationScaleParams
 from relbo.mixture import Mixture, Numbers, cropped, num_active, uncropped, weights_of
 from relbo.runtime.compiling import compiled
@@ -48,9 +49,9 @@ class NaturalAscent(AbstractAscent):
 
     fits_alone = True
     num_steps: int = eqx.field(static=True, default=100)
-    num_draws: int = eqx.field(static=True, default=32)
+    num_draws: int = eqx.field(static=True, default=FEW.ascent_draws)
     # Arrays, so that polishing with smaller steps meets the same compiled program.
-    step_size: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=0.4)
+    step_size: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=FEW.step_size)
     decay: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=4.0)
     num_drops: int = eqx.field(static=True, default=1)
     """How often a refinement that gains no more goes on with smaller steps."""

@@ -23,7 +23,7 @@ from jaxtyping import Array, Key, PyTree
 
 from relbo.ascent import AbstractAscent, Aim
 from relbo.boosting.state import State
-from relbo.budgets import FEW, budget
+from relbo.budgets import FEW, MIN_IMPROVEMENT, budget
 from relbo.coordinates.learning import can_learn, covers, is_bent, learn_flow
 from relbo.coordinates.race import Preconditioner, find_map
 from relbo.families import AbstractFamily
@@ -58,7 +58,7 @@ class Booster(eqx.Module):
     first_ascent: AbstractAscent
     refinement: AbstractAscent | None
     preconditioner: Preconditioner
-    min_improvement: float = 1e-4
+    min_improvement: float = MIN_IMPROVEMENT
     """Nats by which an iteration must improve the mixture to be kept; -inf keeps them all."""
     num_measure: int = eqx.field(static=True, default=FEW.measure_draws)
     """Draws, over all slots, for ELBO, gap and the test whether a component is kept, at the most."""
@@ -202,8 +202,7 @@ class Booster(eqx.Module):
         accepted = bool(seen.improvement.value > seen.elbo.rounding)
         after = state
         if accepted:
-            values = (with_weights(new, weights_of(new)), seen.elbo.estimate)
-            after = eqx.tree_at(lambda s: (s.mixture, s.elbo), state, values)
+            after = dataclasses.replace(state, mixture=with_weights(new, weights_of(new)), elbo=seen.elbo.estimate)
         return after, self._record(
             after, seen.elbo, cost, kind="polish", accepted=accepted, improvement=seen.improvement
         )

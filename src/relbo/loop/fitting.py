@@ -18,7 +18,7 @@ from relbo.boosting.stopping import (
     Near,
     Stalled,
 )
-from relbo.budgets import budget
+from relbo.budgets import MOST_COMPONENTS, budget
 from relbo.loop.cautions import caution
 from relbo.loop.progress import progress
 from relbo.loop.running import Run
@@ -90,7 +90,7 @@ def fit(
     """
     _check_settings(settings)
     _check_objects(start, best_by, checkpoint)
-    limit = 32 if max_components is None else whole_number("max_components", max_components, 1)
+    limit = MOST_COMPONENTS if max_components is None else whole_number("max_components", max_components, 1)
     seed = seed_number(seed)
     target, points_over = placed(as_target(target), mesh, shard)
     booster = dataclasses.replace(_checked_booster(target, start, settings), points_over=points_over)

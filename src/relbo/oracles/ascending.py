@@ -8,6 +8,7 @@ import numpy as np
 import optax
 
 from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
+from relbo.budgets import FEW
 from relbo.oracles.base import AbstractOracle, Proposals
 from relbo.oracles.starts import Starts, choose_diverse
 from relbo.records.estimate import Estimate
@@ -21,7 +22,7 @@ class AscentOracle(AbstractOracle):
     """Score the pool, move the `num_restarts` best and most different starts by `ascent`, keep the best ends."""
 
     ascent: AbstractAscent
-    num_restarts: int = eqx.field(static=True, default=6)
+    num_restarts: int = eqx.field(static=True, default=FEW.num_restarts)
     starts: Starts = Starts()
 
     def __check_init__(self):
@@ -58,7 +59,10 @@ def chosen_of(cloud, improved, most: int) -> Proposals:
 
 
 def NaturalOracle(  # reads as the class that it builds
-    num_steps: int = 100, num_draws: int = 32, num_restarts: int = 6, starts: Starts | None = None
+    num_steps: int = NaturalAscent.num_steps,
+    num_draws: int = NaturalAscent.num_draws,
+    num_restarts: int = FEW.num_restarts,
+    starts: Starts | None = None,
 ) -> AscentOracle:
     """Natural gradients, for normal components with a full or diagonal scale."""
     ascent = NaturalAscent(num_steps, num_draws)
@@ -67,8 +71,8 @@ def NaturalOracle(  # reads as the class that it builds
 
 def GradientOracle(
     optimizer: optax.GradientTransformation | None = None,
-    num_steps: int = 500,
-    num_draws: int = 16,
+    num_steps: int = GradientAscent.num_steps,
+    num_draws: int = GradientAscent.num_draws,
     num_restarts: int = 4,
     starts: Starts | None = None,
 ) -> AscentOracle:

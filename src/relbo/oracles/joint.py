@@ -40,9 +40,9 @@ class JointOracle(AbstractOracle):
     The objective of the booster is not looked at: this oracle has its own, the ELBO of the mixture after the step.
     """
 
-    num_steps: int = eqx.field(static=True, default=500)
-    num_draws: int = eqx.field(static=True, default=16)
-    learning_rate: float = eqx.field(static=True, default=0.05)
+    num_steps: int = eqx.field(static=True, default=GradientAscent.num_steps)
+    num_draws: int = eqx.field(static=True, default=GradientAscent.num_draws)
+    learning_rate: float = eqx.field(static=True, default=GradientAscent.learning_rate)
     num_restarts: int = eqx.field(static=True, default=2)
     starts: Starts = Starts()
 

@@ -1,10 +1,8 @@
 """A Monte Carlo number and its standard error, which never travel apart."""
 
 import math
-from typing import Self
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Float
 
 from relbo.runtime.plain import plain
@@ -16,11 +14,6 @@ class Estimate(eqx.Module):
     value: Float[Array, ""] | float
     std_err: Float[Array, ""] | float
     num_draws: int = eqx.field(static=True)
-
-    def to_host(self) -> Self:
-        """The same estimate in Python floats (waits for the device)."""
-        value, std_err = jax.device_get((self.value, self.std_err))
-        return type(self)(float(value), float(std_err), self.num_draws)
 
     def __str__(self) -> str:
         return format_estimate(float(self.value), float(self.std_err))

@@ -6,7 +6,7 @@ from typing import Any
 
 from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
 from relbo.boosting.booster import Booster
-from relbo.budgets import Budget, budget
+from relbo.budgets import MIN_IMPROVEMENT, Budget, budget
 from relbo.coordinates.race import KINDS, Preconditioner
 from relbo.families import DENSE_LIMIT, AbstractFamily, resolve_family
 from relbo.model.memory import affordable_draws, as_bytes, check_size, points_at_once
@@ -79,7 +79,7 @@ def make_booster(
     chosen_step = choose_object("step", step, _steps(afford), AbstractStep)
     chosen_step.check(chosen_family)
     if min_improvement is None:
-        min_improvement = 1e-4 if chosen_step.monotone else -math.inf
+        min_improvement = MIN_IMPROVEMENT if chosen_step.monotone else -math.inf
     return Booster(
         target=target,
         family=chosen_family,
