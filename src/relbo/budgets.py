@@ -57,7 +57,7 @@ class Budget:
     min_gain: float
     """Nats a component, below which a fit counts as stalled: beyond the limit, a hundred-thousandth a coordinate."""
     min_share: float
-    """And the share of what is left to gain, below which it does too: in many dimensions iterations are dear."""
+    """And the share of what is left to gain, below which it does too: in many dimensions iterations are expensive."""
     rank: int
     """Of the affine map beyond `DENSE_LIMIT`."""
 

@@ -61,7 +61,7 @@ def fit(
         target: what a `relbo.from_...` made, or a PyMC model. Inside `with model:` it may be left out, as in PyMC.
         seed: the same seed gives the same result on the same machine.
         max_components: 32 by default; 1 is a single normal, plain variational inference.
-        max_evaluations: of the log density, in all, for a model that is dear.
+        max_evaluations: of the log density, in all, for an expensive model.
         max_seconds: after these the fit ends with what it has.
         stop: rules in place of the default ones, `Near()`, `GapBelow()` and `Stalled()`.
         best_by: a number for a posterior, larger being better. By it, or by the ELBO, the best iterate is chosen where

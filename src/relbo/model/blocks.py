@@ -14,7 +14,7 @@ class Sizes(NamedTuple):
     points: int
     """Where data are few: more would hardly be faster, and few points are padded to so many."""
     coordinates: int
-    """And the coordinates times the points: in many dimensions few points are asked for, and padding them is dear."""
+    """And the coordinates times the points: in many dimensions few points are asked for, and padding costs much."""
     numbers: int
     """Rows of data times points, so that temporaries stay in the cache of a CPU, or in the memory of an accelerator."""
 

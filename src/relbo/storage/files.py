@@ -55,7 +55,7 @@ def save(posterior: Posterior, path: str | os.PathLike, *, num_draws: int | None
 def load(path: str | os.PathLike, target: Any = None) -> Posterior:
     """The posterior in a file that `relbo.save`, or `relbo.fit(checkpoint=...)`, has written.
 
-    It samples, has densities and goes to ArviZ without model or data. With `target` (the same one, made anew) it is as
+    It can sample, give densities and go to ArviZ without model or data. With `target` (the same, made anew) it is as
     it was: it can predict, be diagnosed afresh and be boosted further, `relbo.fit(target, start=posterior)`.
 
     Raises:

@@ -225,7 +225,7 @@ def _try(host: Host, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _other_starts(points: np.ndarray) -> Iterator[Tries]:
-    """One by one, for a call may be dear: the user's own, then points near the first, then points anywhere."""
+    """One by one, for a call may be expensive: the user's own, then points near the first, then points anywhere."""
     given = Tries("a point of init", points[1:NUM_TRIED])
     for words, tries in (given, jittered(points[0], "it"), uniform(points.shape[1], points.dtype, NUM_TRIED)):
         yield from (Tries(words, point[None]) for point in tries)

@@ -41,7 +41,7 @@ def to_arviz(
         num_draws: in all; they are independent.
         num_chains: the draws are dealt out to so many "chains", 4 by default (fewer where that does not divide),
             because ArviZ's tools want more than one. They are independent draws and no Markov chains, as the attribute
-            `chains` says: r-hat is 1 whatever the fit is worth, and `relbo.diagnose` is who knows.
+            `chains` says: r-hat is 1 however bad the fit is: ask `relbo.diagnose`.
         importance_resampled: draws of `relbo.resample`, by Pareto-smoothed importance weights, which correct what the
             mixture misses. Refused where the weights cannot be trusted even with defensive draws.
         log_likelihood: pointwise, for `az.loo`; by default wherever the model has it and it fits into memory.

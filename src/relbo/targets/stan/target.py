@@ -1,5 +1,6 @@
 """A Stan program as a target: its density, gradient and constraining map, called by XLA without Python between."""
 
+import json
 import logging
 import os
 import pathlib
@@ -18,7 +19,7 @@ from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import one_point
 from relbo.targets.search import NUM_STARTS, NUM_TRIED
 from relbo.targets.stan.build import build, has_parameters
-from relbo.targets.stan.data import read_data, to_arrays, to_json
+from relbo.targets.stan.data import read_data, to_arrays
 from relbo.targets.stan.library import Description, Library, load
 
 
@@ -188,7 +189,7 @@ def from_stan(program: str | os.PathLike, data: Any = None, *, name: str | None 
         raise ValueError(f"the Stan program {name!r} has no parameters, so there is nothing to infer.")
     library = load(build(source, name, include))
     try:
-        handle, description = library.make(to_json(values), seed)
+        handle, description = library.make(json.dumps(values), seed)
     except ValueError as error:
         raise ValueError(f"the data do not fit the Stan program {name!r}. Stan says: {error}") from error
     if not description.coordinates:
