@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import graphlib
 import importlib
 import os
 import pathlib
@@ -48,6 +49,18 @@ def test_imports_point_to_earlier_rooms():
         own = ROOMS.index(parts[0])
         for module in imports_of(path):
             assert ROOMS.index(room_of(module)) <= own, f"{'.'.join(parts)} imports {module}"
+
+
+def test_no_two_modules_import_each_other():
+    """Within a room, too. What only a type checker reads does not count."""
+    parts = {path: ("relbo", *path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.rglob("*.py")}
+    names = {path: ".".join(part).removesuffix(".__init__") for path, part in parts.items()}
+    arrows = {}
+    for path, name in names.items():
+        nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+        pairs = [(node.module, f"{node.module}.{alias.name}") for node in nodes for alias in node.names]
+        arrows[name] = {whole if whole in names.values() else module for module, whole in pairs}
+    graphlib.TopologicalSorter(arrows).prepare()  # raises CycleError, which names the modules
 
 
 def test_the_tree_of_tests_mirrors_the_rooms():
