@@ -26,7 +26,7 @@ from relbo.ascent.bank import noise_at
 from relbo.ascent.base import Drawn
 from relbo.families import LocationScale
 from relbo.mixture import weights_of
-from relbo.objectives import ELBO, RELBO, SCHEDULES, FiniteStep, StickingTheLanding, duality_gap, elbo
+from relbo.objectives import ELBO, RELBO, SCHEDULES, FiniteStep, StickingTheLanding, duality_gap
 from relbo.objectives.evaluate import improvement, influence
 from relbo.targets import from_log_density
 
@@ -57,7 +57,10 @@ def estimates(each):
 
 
 def elbos(key, mixture, log_p, num_replications=NUM_REPLICATIONS):
-    return [elbo(ratios, weights_of(mixture)) for ratios in ratios_of(key, mixture, log_p, num_replications)]
+    return [
+        influence(ratios, weights_of(mixture)).evaluation()
+        for ratios in ratios_of(key, mixture, log_p, num_replications)
+    ]
 
 
 def elbo_of(mixture, log_p, seed=8):
@@ -240,7 +243,7 @@ def unit_normal(z):
 
 def test_one_draw_has_no_error_bar():
     """Not one of zero: nothing is known about the error."""
-    seen = elbo(np.array([[0.3], [1.2]]), np.array([0.4, 0.6])).estimate
+    seen = influence(np.array([[0.3], [1.2]]), np.array([0.4, 0.6])).evaluation().estimate
     assert not seen.std_err <= 0, f"one draw of each component claims an error of {seen.std_err}"
 
 

@@ -79,7 +79,7 @@ class NaturalAscent(AbstractAscent):
         before: np.ndarray | None = None
         while climb.num_done < self.num_steps:
             climb.go(aim, WINDOW)
-            value, std_err = climb.tally.means()
+            value, std_err = climb.state.tally.means()
             if before is not None and not _still_gains(before, value, std_err):
                 break
             before = value
@@ -137,10 +137,6 @@ class Climb:
         self.bank = Bank(key, num, ascent.draws // 2, door.dim, door.dtype)
         self.points = _place(scale, self.state.params, self.bank.at(0))
 
-    @property
-    def tally(self) -> Tally:
-        return self.state.tally
-
     def go(self, aim: Aim, num_steps: int, purpose: str = "proposals") -> None:
         """So many steps; the tally is of these."""
         bounds, last = _bounds(self.box, self.door.dtype), min(self.num_done + num_steps, self.ascent.num_steps)
@@ -158,11 +154,11 @@ class Climb:
         self.points = _place(self.scale, self.state.params, self.bank.at(self.num_done))
 
     def found(self) -> Improved:
-        value, std_err = self.tally.means()
+        value, std_err = self.state.tally.means()
         value = np.where(np.arange(self.num) < self.num_used, value, np.nan)
         num_draws = self.ascent.draws * self.window
         # The last position looked at and found good.
-        return Improved(self.state.walk.base, value, std_err, num_draws, int(self.tally.num_nan))
+        return Improved(self.state.walk.base, value, std_err, num_draws, int(self.state.tally.num_nan))
 
 
 class _Walk(eqx.Module):

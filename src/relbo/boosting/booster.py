@@ -125,7 +125,9 @@ class Booster(eqx.Module):
         """
         mode_key, cloud_key, oracle_key, new_key, refine_key, measure_key = host_split(key, 6)
         door = self.door(state.target, spent)
-        cost, old = Cost(door), _with_room(state.mixture)
+        cost, old = Cost(door), state.mixture
+        if num_active(old) == old.capacity:
+            old = old.grow(2 * old.capacity)
         modes = self.find_modes(mode_key, door, state.modes) if state.explore == 1 else state.modes
         cloud = make_cloud(cloud_key, door, old, max(1, self.step_rule.num_draws or FEW.weight_draws), "weights")
         proposals = self._propose(oracle_key, door, cloud, modes, state.iteration + 1, most)
@@ -332,8 +334,3 @@ class Cost:
         """The result of a stage, whose NaN draws are added."""
         self.num_nan += stage[1]
         return stage[0]
-
-
-def _with_room(mixture: Mixture) -> Mixture:
-    """The mixture with at least one empty slot, doubled if it had none."""
-    return mixture.grow(2 * mixture.capacity) if num_active(mixture) == mixture.capacity else mixture

@@ -185,7 +185,7 @@ def _race(key, door: Door, scale, ascent: NaturalAscent, estimator, runners) -> 
     before = np.full(climb.num, -np.inf)
     while climb.num_done < ascent.num_steps:
         climb.go(aim, WINDOW, "race")
-        value, std_err = climb.tally.means()
+        value, std_err = climb.state.tally.means()
         value = np.where(np.isfinite(value) & (np.arange(climb.num) < climb.num_used), value, -np.inf)
         with np.errstate(invalid="ignore"):
             gain = np.where(np.isfinite(before), value - before, np.inf)

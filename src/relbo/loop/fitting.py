@@ -61,12 +61,10 @@ def fit(
         target: what a `relbo.from_...` made, or a PyMC model. Inside `with model:` it may be left out, as in PyMC.
         seed: the same seed gives the same result on the same machine.
         max_components: 32 by default; 1 is a single normal, plain variational inference.
-        max_evaluations: of the log density, in all, for an expensive model.
-        max_seconds: after these the fit ends with what it has.
+        max_evaluations, max_seconds: budgets, for an expensive model; the fit ends with what it has.
         stop: rules in place of the default ones, `Near()`, `GapBelow()` and `Stalled()`.
         best_by: a number for a posterior, larger being better. By it, or by the ELBO, the best iterate is chosen where
             the step rule is not monotone (the fixed step).
-        progress_bar: whether to show how the fit proceeds.
         checkpoint: the path of a file that is written after every iteration. The same call, after the process was
             killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file
             of a finished fit gives its result at once, or goes on if more components are allowed. `load` reads it.

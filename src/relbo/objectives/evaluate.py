@@ -72,13 +72,9 @@ class Influence:
         return _stratified_std_err(self.mean_per_draw, self.valid)
 
     def evaluation(self) -> Evaluation:
+        """ELBO(q) = E_q[log p - log q], from draws of every component that has weight."""
         estimate = Estimate(self.value, float(np.hypot(self.std_err(), self.rounding)), self.num_used)
         return Evaluation(estimate, self.num_nan, self.num_zero, self.spread, self.rounding)
-
-
-def elbo(ratios: np.ndarray, weights: np.ndarray) -> Evaluation:
-    """ELBO(q) = E_q[log p - log q] from draws of every component that has weight."""
-    return influence(ratios, weights).evaluation()
 
 
 def duality_gap(inside: Influence, component_ratios: np.ndarray) -> Evaluation:

@@ -45,8 +45,7 @@ def make_booster(
         refine: whether all components are moved together after each iteration, or the ascent that does it.
         precondition: in which coordinates: behind an affine map that a race finds ("affine"), and behind a flow, too,
             always ("flow") or where it pays ("auto"; see `Preconditioner`).
-        min_improvement: nats by which an iteration must improve the ELBO to be kept: 1e-4, or -inf for a step rule that
-            is not monotone (the fixed step).
+        min_improvement: nats that an iteration must gain to be kept: 1e-4; -inf for the fixed step, not monotone.
         num_measure: draws, over all slots of the mixture, that measure ELBO and gap in an iteration at the most: 8,192,
             or 2,048 with minibatches. Fewer cost less where the model is expensive, and errors grow.
         max_memory: bytes, or "2GB", for evaluations and draws beyond the data; about 1 GB of evaluations by default.
