@@ -73,10 +73,10 @@ class HullOracle(AbstractOracle):
     def check(self, family):
         del family
 
-    def propose(self, key, door, cloud, modes, objective, estimator, iteration, most):
+    def propose(self, key, door, aim, cloud, modes, most):
         log_p, _ = door.numbers(self.points, "proposals")
-        args = (cloud.mixture, objective, jnp.asarray(log_p, self.points.dtype), jnp.asarray(iteration))
-        params, value = self._best(*args)
+        log_p = jnp.asarray(log_p, self.points.dtype)
+        params, value = self._best(aim.mixture, aim.objective, log_p, aim.time)
         return Proposals(params, relbo.Estimate(float(value), 0.0, self.points.shape[0]), 0)
 
     @eqx.filter_jit

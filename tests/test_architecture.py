@@ -1,6 +1,8 @@
 """The shape of the code: what is public, and which room may know which."""
 
 import ast
+import dataclasses
+import graphlib
 import importlib
 import os
 import pathlib
@@ -49,6 +51,18 @@ def test_imports_point_to_earlier_rooms():
             assert ROOMS.index(room_of(module)) <= own, f"{'.'.join(parts)} imports {module}"
 
 
+def test_no_two_modules_import_each_other():
+    """Within a room, too. What only a type checker reads does not count."""
+    parts = {path: ("relbo", *path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.rglob("*.py")}
+    names = {path: ".".join(part).removesuffix(".__init__") for path, part in parts.items()}
+    arrows = {}
+    for path, name in names.items():
+        nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+        pairs = [(node.module, f"{node.module}.{alias.name}") for node in nodes for alias in node.names]
+        arrows[name] = {whole if whole in names.values() else module for module, whole in pairs}
+    graphlib.TopologicalSorter(arrows).prepare()  # raises CycleError, which names the modules
+
+
 def test_the_tree_of_tests_mirrors_the_rooms():
     """And has three folders more, for what stands beside the library."""
     tests = pathlib.Path(__file__).parent
@@ -94,6 +108,76 @@ def test_files_and_functions_stay_small():
             if isinstance(node, ast.FunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) else node.body
                 assert not body or node.end_lineno - body[0].lineno < 60, f"{path}:{node.name}"
+
+
+def test_signatures_stay_short():
+    """What needs more than six arguments groups them, or takes them by name."""
+    for path, node in functions():
+        args = node.args.posonlyargs + node.args.args
+        args = args[1:] if args and args[0].arg in ("self", "cls") else args
+        assert len(args) <= 6, f"{path}:{node.name} takes {len(args)} arguments by position"
+
+
+def test_imports_inside_functions_are_of_optional_packages():
+    """Or of a module of ours that imports such a package itself. (`fcntl` is not there on Windows.)"""
+    extras = {"numpyro", "IPython", "matplotlib", "jinja2", "markupsafe", "fcntl"}
+    for path, function in functions():
+        for node in ast.walk(function):
+            named = [node.module] if isinstance(node, ast.ImportFrom) else []
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else named
+            for module in named:
+                if module.startswith("relbo."):
+                    module = heads(ast.parse(ROOT.parent.joinpath(*module.split(".")).with_suffix(".py").read_text()))
+                    assert extras & module, f"{path}:{function.name} could import at its head"
+                else:
+                    assert module.partition(".")[0] in extras, f"{path}:{function.name} imports {module}"
+
+
+def heads(tree: ast.Module) -> set[str]:
+    """The packages that a module imports at its head."""
+    plain = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    return {name.partition(".")[0] for name in plain | {node.module for node in tree.body if hasattr(node, "module")}}
+
+
+def functions():
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                yield path.relative_to(ROOT), node
+
+
+def test_few_questions_what_something_is():
+    """Capabilities are methods and properties; `isinstance` is for what users give, at the boundary."""
+    texts = [path.read_text() for path in ROOT.rglob("*.py")]
+    calls = [node for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    asked = sum(ast.unparse(call.func) == "isinstance" for call in calls)
+    assert asked <= 5e-3 * sum(text.count("\n") for text in texts), asked
+
+
+def test_every_number_that_decides_something_says_why():
+    """A constant of a module has a comment on its line, or a sentence below it (those of several end a group)."""
+    for path in ROOT.rglob("*.py"):
+        text = path.read_text()
+        lines, body = text.splitlines(), ast.parse(text).body
+        for node, below in zip(body, [*body[1:], None], strict=True):
+            if isinstance(node, ast.Assign) and is_number(node):
+                said = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+                commented = "#" in lines[node.end_lineno - 1] or "#" in lines[node.lineno - 2]
+                assert said or commented, f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
+
+
+def is_number(node: ast.Assign) -> bool:
+    """Whether it names a number in capitals, or several."""
+    names = [name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+    values = [type(part.value) for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
+    return all(name.isupper() for name in names) and bool(values) and set(values) <= {int, float}
+
+
+def test_what_a_posterior_holds_has_a_type():
+    """`Any` would hide an arrow that points up the list of rooms."""
+    for cls in (relbo.Posterior, relbo.State, relbo.Record, relbo.Stop):
+        hidden = [field.name for field in dataclasses.fields(cls) if "Any" in str(field.type)]
+        assert not hidden, f"{cls.__name__}: {hidden}"
 
 
 def test_the_root_holds_little():

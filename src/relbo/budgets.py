@@ -15,6 +15,8 @@ from relbo.runtime.quasi import MOST_COORDINATES
 ENOUGH = 0.005
 """Nats. Nearer to the target, judged by half the variance of log p - log q, a fit has nothing left to do that is
 worth its evaluations."""
+MOST_COMPONENTS = 32  # of a fit, unless the user says more: what is not near by then needs another family
+MIN_IMPROVEMENT = 1e-4  # nats, for an iteration to be kept: far below what `ENOUGH` leaves over
 _FEW_DIMENSIONS = 32
 """Up to here a mixture has all its slots at once. Beyond, a step over empty slots costs more than to compile again when
 they are full: the work of a refinement grows with their square."""
@@ -56,7 +58,7 @@ class Budget:
     min_gain: float
     """Nats a component, below which a fit counts as stalled: beyond the limit, a hundred-thousandth a coordinate."""
     min_share: float
-    """And the share of what is left to gain, below which it does too: in many dimensions iterations are dear."""
+    """And the share of what is left to gain, below which it does too: in many dimensions iterations are expensive."""
     rank: int
     """Of the affine map beyond `DENSE_LIMIT`."""
 

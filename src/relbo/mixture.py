@@ -22,7 +22,7 @@ Numbers = Array | np.ndarray
 CHUNK = 1024
 """How many points are evaluated at once where a whole sample goes through: memory stays bounded."""
 
-_CHUNK_NUMBERS = 2**22
+_CHUNK_NUMBERS = 2**22  # 16 MB in float32
 _ROUND, _ROUND_NUMBERS = 64, 2**14  # draws of a slot, and their numbers, made by one call
 _PART = 2**14  # independent draws at a time: as many are made of every slot of a group as of its heaviest
 _GROUP = 8  # slots at a time, where programs are not to depend on how many there are
@@ -142,6 +142,11 @@ def stack(members: PyTree, capacity: int) -> PyTree:
 
 def _padded(leaf: np.ndarray, num: int) -> np.ndarray:
     return np.concatenate([leaf, np.repeat(leaf[:1], num - len(leaf), axis=0)])
+
+
+def joined(*stacks: PyTree) -> PyTree:
+    """Stacks of members, one behind the other."""
+    return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *stacks)
 
 
 def with_weights(mixture: Mixture, weights: np.ndarray) -> Mixture:
@@ -296,7 +301,7 @@ def _draw_group(key, group: int, number: int, family: AbstractFamily, params: Py
 
 @compiled
 def _transport(family, params, noise):
-    return jax.vmap(lambda one, each: jax.vmap(lambda e: family.transport(one, e))(each))(params, noise)
+    return jax.vmap(lambda member, each: jax.vmap(lambda e: family.transport(member, e))(each))(params, noise)
 
 
 @partial(compiled, runs_often=True)
@@ -326,6 +331,6 @@ def map_chunks(function, xs: PyTree, chunk: int = CHUNK) -> PyTree:
 
 def empty_mixture(family: AbstractFamily, dim: int, capacity: int, dtype) -> Mixture:
     """A mixture without components; its slots hold standard members of the family."""
-    one = family.init(jnp.zeros(dim, dtype), jnp.ones(dim, dtype))
-    params = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], capacity, axis=0), one)
+    member = family.init(jnp.zeros(dim, dtype), jnp.ones(dim, dtype))
+    params = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], capacity, axis=0), member)
     return Mixture(family, params, jnp.full(capacity, -jnp.inf, dtype))

@@ -9,8 +9,8 @@ import optax
 import pytest
 
 from helpers import FAMILIES, TWO_MODES, door_of, kl_to, mean_is, normals, stack_of_one, target_of, unit_spread
-from relbo.ascent import GradientAscent, Improved, NaturalAscent, gradient, lbfgs_paths
-from relbo.ascent.base import empty_tally, masked_mean, masked_std_err, step_weights
+from relbo.ascent import Aim, GradientAscent, Improved, NaturalAscent, gradient, lbfgs_paths
+from relbo.ascent.base import Drawn, empty_tally, masked_mean, masked_std_err, step_weights
 from relbo.ascent.curvature import laplace_factors
 from relbo.families import LocationScale
 from relbo.mixture import empty_mixture
@@ -26,7 +26,7 @@ ROUNDS = {"natural": 12, "gradient": 1}
 
 def improve(key, ascent, target, mixture, objective, params, door=None):
     door = door or door_of(target)
-    return ascent.improve(key, door, mixture, objective, StickingTheLanding(), params, 1)
+    return ascent.improve(key, door, Aim(mixture, objective, StickingTheLanding(), 1), params)
 
 
 # The truth is reached
@@ -100,15 +100,11 @@ def test_gradient_ascent_takes_every_family(name):
 def one_step(ascent, estimator, key, mixture):
     """Parameters after a step alone and after one of a refinement, whatever the target's values are."""
     points = gradient._draw.__wrapped__(ascent, mixture.family, key, mixture.params, np.int32(0))
-    seen = Seen(jnp.zeros(len(points), points.dtype), jnp.zeros_like(points))
+    drawn = Drawn(key, Seen(jnp.zeros(len(points), points.dtype), jnp.zeros_like(points)), points)
     begun = [gradient._begin.__wrapped__(ascent, mixture.params, w) for w in (None, mixture.log_weights)]
-    now = (np.int32(0), np.asarray(True), np.int32(1))
-    alone = gradient._improve_step.__wrapped__(
-        ascent, mixture, FiniteStep(), estimator, key, seen, points, begun[0], *now
-    )
-    together = gradient._refine_step.__wrapped__(
-        ascent, mixture.family, estimator, key, seen, points, begun[1], np.int32(0)
-    )
+    aim, when = (mixture, FiniteStep(), estimator), (np.int32(0), np.asarray(True), np.int32(1))
+    alone = gradient._improve_step.__wrapped__(ascent, aim, drawn, begun[0], when)
+    together = gradient._refine_step.__wrapped__(ascent, mixture.family, estimator, drawn, begun[1], np.int32(0))
     return alone[0].params, together[0].params, together[0].log_weights
 
 
@@ -127,7 +123,7 @@ def test_single_precision_in_a_session_of_double(ascent, estimator):
     with jax.enable_x64(True):
         door, mixture = door_of(TWO_MODES.target()), TWO_MODES.mixture(FULL)
         rule = ESTIMATORS[estimator]
-        found = ascent.improve(jax.random.key(0), door, mixture, FiniteStep(), rule, mixture.params, 1)
+        found = ascent.improve(jax.random.key(0), door, Aim(mixture, FiniteStep(), rule, 1), mixture.params)
         refined, _ = ascent.refine(jax.random.key(0), door, mixture, rule)
         assert {leaf.dtype for leaf in jax.tree.leaves((found.params, refined))} == {jnp.dtype(jnp.float32)}
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from helpers import CORRELATED, FAMILIES, door_of, mean_is, stack_of_one, target_of, within
-from relbo.ascent import NaturalAscent
+from relbo.ascent import Aim, NaturalAscent
 from relbo.ascent.base import WINDOW
+from relbo.ascent.natural import Climb
 from relbo.families import Box, Cholesky, Diagonal, Laplace, LocationScale, LowRank
 from relbo.families.natural import DiagonalGeometry, FullGeometry
 from relbo.families.triangular import to_tril
@@ -28,10 +29,10 @@ def step(family, params, slope, curvature, step_size):
 
 def ascend(key, target, family, ascent, params):
     """All steps, and those of the last window again; from and to the target's own coordinates, shifted to its start."""
-    climb = ascent.start(key, door_of(target), family.scale, params, family.box)
+    climb = Climb(ascent, key, door_of(target), family.scale, params, family.box)
     nothing = empty_mixture(family, target.dim, 1, target.dtype)
     for num_steps in (ascent.num_steps - WINDOW, WINDOW):
-        climb.go(nothing, ELBO(), StickingTheLanding(), 0, num_steps)
+        climb.go(Aim(nothing, ELBO(), StickingTheLanding()), num_steps)
     return climb.found()
 
 
@@ -226,7 +227,7 @@ def test_an_ascent_ends_when_it_gains_no_more():
     door, ascent = door_of(target_of("correlated")), NaturalAscent(400, 16)
     start = stack_of_one(FULL.init(jnp.array([3.0, -4.0]), jnp.array([0.5, 2.0])))
     nothing = empty_mixture(FULL, 2, 1, np.float32)
-    found = ascent.improve(jax.random.key(1), door, nothing, ELBO(), StickingTheLanding(), start, 0)
+    found = ascent.improve(jax.random.key(1), door, Aim(nothing, ELBO(), StickingTheLanding()), start)
     assert door.spent["proposals"] == door.num_evaluations < 400 * 16 / 2
     assert within(found.value[0], found.std_err[0], CORRELATED.log_z, rounding=1e-2)
     assert found.num_draws == WINDOW * 16
@@ -235,11 +236,11 @@ def test_an_ascent_ends_when_it_gains_no_more():
 def test_who_falls_out_of_a_climb_costs_no_evaluation():
     door = door_of(target_of("correlated"))
     params = jax.vmap(FULL.init)(jnp.array([[0.0, 0.0], [2.0, 0.0], [9.0, 9.0]]), jnp.ones((3, 2)))
-    climb = NaturalAscent(40, 8).start(jax.random.key(0), door, FULL.scale, params, FULL.box)
-    nothing = empty_mixture(FULL, 2, 1, np.float32)
-    climb.go(nothing, ELBO(), StickingTheLanding(), 0, 10, "race")
+    climb = Climb(NaturalAscent(40, 8), jax.random.key(0), door, FULL.scale, params, FULL.box)
+    aim = Aim(empty_mixture(FULL, 2, 1, np.float32), ELBO(), StickingTheLanding())
+    climb.go(aim, 10, "race")
     climb.keep(2, np.array([1, 0, 2]))
-    climb.go(nothing, ELBO(), StickingTheLanding(), 0, 10, "race")
+    climb.go(aim, 10, "race")
     assert door.spent == {"race": 10 * 3 * 8 + 10 * 2 * 8}
     found = climb.found()
     assert np.all(np.isfinite(found.value[:2])) and np.isnan(found.value[2])

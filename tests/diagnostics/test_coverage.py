@@ -168,7 +168,7 @@ def test_intervals_of_an_iteration(name, num):
     truth = truth_of(setting)
 
     door, keys = door_of(setting.target), jax.random.split(jax.random.key(4), num)
-    seen = [measure(key, door, setting.old, setting.new, setting.params, 512, 0.0) for key in keys]
+    seen = [measure(key, door, setting.old, setting.new, setting.params, most=512, least=0.0) for key in keys]
     estimates = [(one.gap.estimate, one.improvement, one.elbo.estimate) for one in seen]
     found = np.array([[(each.value, each.std_err) for each in three] for three in estimates]).transpose(1, 2, 0)
     for (values, errors), expected in zip(found, ("gap", "improvement", "elbo after"), strict=True):

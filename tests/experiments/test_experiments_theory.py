@@ -12,6 +12,7 @@ import relbo
 from experiments import convergence, exact, failures, figure1
 from experiments.hull import FAMILY, Hull, LatticeNormal, Problem, chi_square
 from helpers import door_of
+from relbo.ascent import Aim
 from relbo.families import Diagonal, LocationScale
 from relbo.mixture import empty_mixture
 
@@ -109,8 +110,8 @@ def test_the_oracle_finds_what_brute_force_finds(delta, rng):
         used = np.flatnonzero(weights)
         mixture = normals(weights[used], HULL.locations[used], HULL.scales[used], FAMILY)
         np.testing.assert_allclose(HULL.weights(mixture), weights, atol=1e-6)
-        cloud = SimpleNamespace(mixture=mixture)
-        found = oracle.propose(jax.random.key(seed), door, cloud, None, relbo.RELBO(0.0), None, 1, 4)
+        aim = Aim(mixture, relbo.RELBO(0.0), relbo.objectives.StickingTheLanding(), 1)
+        found = oracle.propose(jax.random.key(seed), door, aim, None, None, 4)
         proposal = found.best
         gradient = problem.gradient(weights)
         gaps = weights @ gradient - gradient

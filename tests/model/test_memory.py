@@ -14,7 +14,7 @@ import pytest
 
 import relbo
 from helpers import door_of
-from relbo.ascent import GradientAscent, NaturalAscent, lbfgs_paths
+from relbo.ascent import Aim, GradientAscent, NaturalAscent, lbfgs_paths
 from relbo.ascent.curvature import laplace_factors
 from relbo.families import resolve_family
 from relbo.mixture import empty_mixture
@@ -82,7 +82,7 @@ def test_values_and_gradients(target):
 @pytest.mark.parametrize("ascent", [NaturalAscent(num_steps=3, num_draws=8), GradientAscent(num_steps=3, num_draws=8)])
 def test_ascents(target, mixture, ascent):
     def ascend(door):
-        improved = ascent.improve(KEY, door, mixture, FiniteStep(), ESTIMATOR, mixture.params, 1)
+        improved = ascent.improve(KEY, door, Aim(mixture, FiniteStep(), ESTIMATOR, 1), mixture.params)
         return improved.params, improved.value, ascent.refine(KEY, door, mixture, ESTIMATOR)
 
     assert_same(*both(target, ascend))
@@ -114,7 +114,7 @@ def test_measurements(target, mixture):
     one = jax.tree.map(lambda leaf: leaf[0], mixture.params)
 
     def measured(door):
-        seen = measure(KEY, door, mixture, mixture, one, 40, 0.0)
+        seen = measure(KEY, door, mixture, mixture, one, most=40, least=0.0)
         return [dataclasses.astuple(seen.gap.estimate), dataclasses.astuple(seen.elbo.estimate)]
 
     assert_same(*both(target, measured), rtol=1e-3)

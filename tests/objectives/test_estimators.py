@@ -22,7 +22,8 @@ from helpers import (
 )
 from relbo.ascent import GradientAscent, gradient, natural
 from relbo.ascent.bank import noise_at
-from relbo.ascent.natural import _bounds, _points
+from relbo.ascent.base import Drawn
+from relbo.ascent.natural import _bounds, _Pace, _points
 from relbo.families import LocationScale
 from relbo.objectives import (
     ELBO,
@@ -77,15 +78,15 @@ def gradients(name):
         bank = (half, 0, FEW // 2)
         points = _points(FULL.scale, params, noise_at(bank, 1))
         begun = natural._begin(params, np.zeros(1, np.float32))
-        args = (bank, seen_at(target, points), points, begun, np.float32(0.1), bounds, fresh, bank, iteration)
-        walk = natural._improve_step.__wrapped__(mixture, objective, estimator, *args)[0].walk
+        drawn, pace = Drawn(bank, seen_at(target, points), points), _Pace(np.float32(0.1), bounds, fresh, bank)
+        walk = natural._improve_step.__wrapped__((mixture, objective, estimator), drawn, begun, pace, iteration)[0].walk
         return jnp.stack([walk.slope[0, 0], walk.curvature[0, 0, 0]])
 
     def by_gradient_step(key, estimator):
         begun = gradient._begin.__wrapped__(plain, params, None)
         points = gradient._draw.__wrapped__(plain, FULL, key, params, 0)
-        args = (key, seen_at(target, points), points, begun, 0, fresh, iteration)
-        moved = gradient._improve_step.__wrapped__(plain, mixture, objective, estimator, *args)[0].params
+        drawn, when = Drawn(key, seen_at(target, points), points), (0, fresh, iteration)
+        moved = gradient._improve_step.__wrapped__(plain, (mixture, objective, estimator), drawn, begun, when)[0].params
         # d/dm = slope / sigma, d/d log sigma = -curvature.
         loc, scale = moved.loc[0, 0] - params.loc[0, 0], moved.scale[0, 0, 0] - params.scale[0, 0, 0]
         return jnp.stack([loc * AT_SCALE, -scale]) / RATE
@@ -120,8 +121,8 @@ def test_sticking_the_landing_is_zero_at_the_target():
         points = _points(FULL.scale, mixture.params, noise_at(bank, 2))
         seen = seen_at(target, points)
         begun = natural._begin(mixture.params, np.log(TWO_BLOBS.weights).astype(np.float32))
-        args = (bank, seen, begun, np.float32(0.1), _bounds(FULL.box, np.float32), np.asarray(True), bank)
-        walk = natural._refine_step.__wrapped__(FULL, StickingTheLanding(), *args)[0].walk
+        pace = _Pace(np.float32(0.1), _bounds(FULL.box, np.float32), np.asarray(True), bank)
+        walk = natural._refine_step.__wrapped__(FULL, StickingTheLanding(), Drawn(bank, seen), begun, pace)[0].walk
         return seen.slopes - mixture.at(points).slope, walk.slope, walk.curvature
 
     for statistic in look(target_of("two_blobs"), mixture, jax.random.key(0)):

@@ -42,7 +42,7 @@ def test_an_elbo_is_known_to_its_error_and_costs_no_more_than_allowed(most):
 def test_gap_and_improvement_are_known():
     """q = N(0, 1) and p = s = N(m, 1): the gap is m^2, and half of that is to be gained."""
     s = FULL.init(jnp.full(1, M), jnp.ones(1))
-    seen = measure(jax.random.key(2), door(), OLD, FAR_BETTER, s, MOST, 0.0)
+    seen = measure(jax.random.key(2), door(), OLD, FAR_BETTER, s, most=MOST, least=0.0)
     assert within(seen.gap.estimate.value, seen.gap.estimate.std_err, M**2)
     assert within(seen.improvement.value, seen.improvement.std_err, M**2 / 2)
     assert within(seen.elbo.estimate.value, seen.elbo.estimate.std_err, 7.0 + 0.5 * np.log(2 * np.pi), rounding=1e-5)
@@ -53,8 +53,8 @@ def test_what_is_clear_costs_less_than_what_is_not():
     """A wider normal is worse by a known number of nats; whether by more than that is hard to tell."""
     truth = np.log(1.2) - 0.5 * (1.2**2 - 1)
     clear, unclear = door(), door()
-    measure(jax.random.key(3), clear, OLD, WIDER, None, 2**15, truth + 1.0)
-    seen = measure(jax.random.key(3), unclear, OLD, WIDER, None, 2**15, truth)
+    measure(jax.random.key(3), clear, OLD, WIDER, None, most=2**15, least=truth + 1.0)
+    seen = measure(jax.random.key(3), unclear, OLD, WIDER, None, most=2**15, least=truth)
     assert within(seen.improvement.value, seen.improvement.std_err, truth)
     assert clear.num_evaluations < unclear.num_evaluations <= 2 * 2**15
 
@@ -62,7 +62,7 @@ def test_what_is_clear_costs_less_than_what_is_not():
 def test_a_mixture_is_compared_with_itself_for_nothing():
     """Exactly zero, up to the rounding of the error, and evaluated once."""
     through = door()
-    seen = measure(jax.random.key(4), through, OLD, OLD, None, 512, -np.inf)
+    seen = measure(jax.random.key(4), through, OLD, OLD, None, most=512, least=-np.inf)
     assert seen.improvement.value == 0 and seen.improvement.std_err < 1e-12
     assert through.num_evaluations == seen.elbo.estimate.num_draws <= 512
     assert np.isnan(seen.gap.estimate.value), "there was no component to measure it with"
@@ -71,10 +71,10 @@ def test_a_mixture_is_compared_with_itself_for_nothing():
 def test_a_broken_model_shows_in_the_old_mixture():
     """Also if nothing of the new one can be measured."""
     lost = normals([50.0, 5.0], [1.0, 1.0], [1.0, 0.0])
-    seen = measure(jax.random.key(5), door(broken_from=0.5), OLD, lost, None, MOST, 0.0)
+    seen = measure(jax.random.key(5), door(broken_from=0.5), OLD, lost, None, most=MOST, least=0.0)
     assert 0.1 < seen.nan_before < 0.6 and np.isnan(seen.improvement.value)
 
 
 def test_the_same_key_measures_the_same():
-    first, second = (measure(jax.random.key(6), door(), OLD, WIDER, None, 512, 0.0) for _ in range(2))
+    first, second = (measure(jax.random.key(6), door(), OLD, WIDER, None, most=512, least=0.0) for _ in range(2))
     assert first.improvement == second.improvement and first.elbo == second.elbo

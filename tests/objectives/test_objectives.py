@@ -23,9 +23,10 @@ from helpers import (
 )
 from relbo.ascent import natural
 from relbo.ascent.bank import noise_at
+from relbo.ascent.base import Drawn
 from relbo.families import LocationScale
 from relbo.mixture import weights_of
-from relbo.objectives import ELBO, RELBO, SCHEDULES, FiniteStep, StickingTheLanding, duality_gap, elbo
+from relbo.objectives import ELBO, RELBO, SCHEDULES, FiniteStep, StickingTheLanding, duality_gap
 from relbo.objectives.evaluate import improvement, influence
 from relbo.targets import from_log_density
 
@@ -56,7 +57,10 @@ def estimates(each):
 
 
 def elbos(key, mixture, log_p, num_replications=NUM_REPLICATIONS):
-    return [elbo(ratios, weights_of(mixture)) for ratios in ratios_of(key, mixture, log_p, num_replications)]
+    return [
+        influence(ratios, weights_of(mixture)).evaluation()
+        for ratios in ratios_of(key, mixture, log_p, num_replications)
+    ]
 
 
 def elbo_of(mixture, log_p, seed=8):
@@ -221,8 +225,9 @@ def test_the_objective_an_ascent_reports_has_an_honest_error():
         bank = (jax.random.normal(key, (1, num_draws // 2, 1)), 0, num_draws // 2)
         points = natural._points(FULL.scale, params, noise_at(bank, 1))
         begun = natural._begin(params, np.zeros(1, np.float32))
-        args = (bank, seen_at(target, points), points, begun, np.float32(0.1), bounds, np.asarray(True), bank, 0)
-        tally = natural._improve_step.__wrapped__(OLD, ELBO(), StickingTheLanding(), *args)[0].tally
+        drawn = Drawn(bank, seen_at(target, points), points)
+        pace = natural._Pace(np.float32(0.1), bounds, np.asarray(True), bank)
+        tally = natural._improve_step.__wrapped__((OLD, ELBO(), StickingTheLanding()), drawn, begun, pace, 0)[0].tally
         return tally.total[0], jnp.sqrt(tally.variance[0]), tally.count[0]
 
     values, std_errs, counts = replicate(jax.random.split(jax.random.key(5), 500))
@@ -238,7 +243,7 @@ def unit_normal(z):
 
 def test_one_draw_has_no_error_bar():
     """Not one of zero: nothing is known about the error."""
-    seen = elbo(np.array([[0.3], [1.2]]), np.array([0.4, 0.6])).estimate
+    seen = influence(np.array([[0.3], [1.2]]), np.array([0.4, 0.6])).evaluation().estimate
     assert not seen.std_err <= 0, f"one draw of each component claims an error of {seen.std_err}"
 
 

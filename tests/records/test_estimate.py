@@ -1,21 +1,8 @@
-"""An estimate: from draws, for people, for the host."""
+"""An estimate, for people."""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from helpers import (
-    unit_spread,
-)
-from relbo.records.estimate import Estimate, format_estimate, from_draws
-
-
-def test_from_draws():
-    draws = jnp.asarray(np.random.default_rng(0).gamma(2.0, size=(1000, 400)), jnp.float32)
-    seen = jax.vmap(from_draws)(draws)
-    assert seen.num_draws == 400
-    assert unit_spread(seen.value, seen.std_err, 2.0)
+from relbo.records.estimate import Estimate, format_estimate
 
 
 @pytest.mark.parametrize(
@@ -32,9 +19,3 @@ def test_from_draws():
 def test_an_estimate_prints_as_a_person_would(value, std_err, text):
     assert format_estimate(value, std_err) == text
     assert str(Estimate(value, std_err, 10)) == text
-
-
-def test_to_host_gives_python_floats():
-    host = Estimate(jnp.float32(1.5), jnp.float32(0.25), 7).to_host()
-    assert (host.value, host.std_err, host.num_draws) == (1.5, 0.25, 7)
-    assert type(host.value) is float and type(host.std_err) is float

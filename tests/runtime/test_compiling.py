@@ -1,5 +1,9 @@
 """Compilations, counted by JAX: a new model compiles its door alone, and whatever else a fit does compiles nothing."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,3 +101,22 @@ def test_polishing_compiles_nothing():
     ascent, estimator = relbo.ascent.NaturalAscent(20, 16), relbo.objectives.StickingTheLanding()
     ascent.refine(jax.random.key(0), door, mixture, estimator)
     assert compilations(ascent.annealed(1).refine, jax.random.key(1), door, mixture, estimator) == 0
+
+
+SHIPPED = """
+import math, jax.numpy as jnp, relbo
+from relbo.runtime.compiling import compile_options
+options = [compile_options(optimized)["compiler_options"] for optimized in (True, False)]
+assert [each.pop("xla_backend_optimization_level") for each in options] == [1, 0], options
+assert all(each in ({}, {"xla_cpu_use_fusion_emitters": False}) for each in options), options
+target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 3.0) ** 2), jnp.zeros(2))
+posterior = relbo.fit(target, progress_bar=False, max_components=2)
+assert abs(float(posterior.elbo.value) - math.log(2 * math.pi)) < 1e-4, posterior
+"""
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="an accelerator has no options")
+def test_the_options_that_are_shipped_compile_and_run():
+    """All other tests have options of their own, so this one is a process without them."""
+    plain = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    subprocess.run([sys.executable, "-c", SHIPPED], check=True, env=plain)

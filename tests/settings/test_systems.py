@@ -9,6 +9,7 @@ import pytest
 
 import relbo
 from helpers import TWO_MODES, door_of, kl_to, normals, target_of
+from relbo.ascent import Aim
 from relbo.mixture import draw_each, log_densities, put
 from relbo.objectives import ESTIMATORS
 from relbo.oracles import JointOracle, make_cloud
@@ -51,7 +52,8 @@ def joint_searches():
 
     door = door_of(target_of("two_modes"))
     cloud = make_cloud(jax.random.key(1), door, mixture, 512, "weights")
-    found, weights = oracle.ascend(jax.random.key(2), door, cloud, ESTIMATORS["reparameterized"], start, 1)
+    aim = Aim(mixture, relbo.FiniteStep(), ESTIMATORS["reparameterized"], 1)
+    found, weights = oracle.ascend(jax.random.key(2), door, aim, cloud, start)
     return found, weights, [searched(cloud, door, params) for params in members_of(found.params)]
 
 

@@ -17,7 +17,7 @@ class Bank:
     """Standard normals for the steps of an ascent, `each` for each of a stack, made many steps at a time."""
 
     def __init__(self, key, num: int, each: int, dim: int, dtype):
-        self._key, self._each, self._dtype = key, each, np.dtype(dtype)
+        self.key, self._each, self._dtype = key, each, np.dtype(dtype)
         self._shape = (_BANK, num * each, dim)
         self._number, self._rows = -1, None
 
@@ -25,7 +25,7 @@ class Bank:
         """The noise of `_BANK` steps, and which of them is meant: taken apart inside the program that uses it."""
         number = step // _BANK
         if number != self._number:
-            self._rows = jax.device_put(self._normals(host_random(self._key, number)))
+            self._rows = jax.device_put(self._normals(host_random(self.key, number)))
             self._number = number
         return self._rows, np.asarray(step % _BANK, np.int32), self._each
 
@@ -36,10 +36,6 @@ class Bank:
         normals = quasi_normals(rng, num_rows // self._each, num_steps * self._each, dim)
         by_step = normals.reshape(num_steps, self._each, -1, dim).swapaxes(1, 2)
         return by_step.reshape(self._shape).astype(self._dtype)
-
-    def batch(self, step: int) -> tuple[Any, int]:
-        """What the minibatch of a step is drawn with."""
-        return self._key, step
 
 
 def noise_at(bank, num: int) -> Float[Array, "stack num dim"]:

@@ -9,6 +9,7 @@ components and makes the next draws; the host drives it, and waits for results o
 import dataclasses
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,12 +20,12 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from relbo.families import AbstractFamily
 from relbo.mixture import Mixture, Numbers
-from relbo.model.door import Door
+from relbo.model.door import Door, Seen
 from relbo.objectives import AbstractEstimator, AbstractObjective
 
 WINDOW = 10
 """Steps between two looks at whether a climb still gains: enough draws to tell, few enough to stop soon."""
-_MAX_WEIGHT_MOVE = 2.0
+_MAX_WEIGHT_MOVE = 2.0  # nats a step: a log ratio met far out must not take all weight from a component
 
 
 class AbstractAscent(eqx.Module):
@@ -52,23 +53,41 @@ class AbstractAscent(eqx.Module):
         """The same ascent (the same compiled program) that looks longer before it gives up, for a second try."""
 
     @abstractmethod
-    def improve(
-        self,
-        key: Key[Array, ""],
-        door: Door,
-        mixture: Mixture,
-        objective: AbstractObjective,
-        estimator: AbstractEstimator,
-        params: PyTree,
-        iteration: int,
-    ) -> "Improved":
-        """Move each of a stack of proposals alone against `mixture`."""
+    def improve(self, key: Key[Array, ""], door: Door, aim: "Aim", params: PyTree) -> "Improved":
+        """Move each of a stack of proposals alone."""
 
     @abstractmethod
     def refine(
         self, key: Key[Array, ""], door: Door, mixture: Mixture, estimator: AbstractEstimator
     ) -> tuple[Mixture, int]:
         """Move all components and weights together on ELBO(q); also the number of NaN draws met."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What proposals are moved for: `objective` against `mixture`, its gradient by `estimator`."""
+
+    mixture: Mixture
+    objective: AbstractObjective
+    estimator: AbstractEstimator
+    iteration: int = 0
+
+    @property
+    def lasting(self) -> tuple[Mixture, AbstractObjective, AbstractEstimator]:
+        return self.mixture, self.objective, self.estimator
+
+    @property
+    def time(self) -> np.ndarray:
+        """The iteration as an array, so that all of them meet one program."""
+        return np.asarray(self.iteration, np.int32)
+
+
+class Drawn(NamedTuple):
+    """The draws of a step: noise, or the key that they are made with; log p there; where they are."""
+
+    noise: Any
+    seen: Seen
+    points: Float[Numbers, "all dim"] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import numpy as np
 from jaxtyping import Float
 
-_MAX_CONDITION = 1e6
-_NEAR = 0.1
+_MAX_CONDITION = 1e6  # beyond, curvature may be no more than the rounding of float32
+NEAR = 0.1
 """Standard deviations between the gradients whose difference is a curvature: far enough to be more than rounding, near
 enough for the curvature of a smooth function to be that of the point."""
 _PASSES = 2
@@ -21,13 +21,13 @@ def laplace_factors(evaluate, points: Float[np.ndarray, "num dim"]) -> Float[np.
     num, dim = points.shape
     factors = np.tile(0.01 * np.eye(dim), (num, 1, 1))  # small steps first: 1e-3 to either side
     for _ in range(_PASSES):
-        steps = _NEAR * np.swapaxes(factors, 1, 2)  # rows are directions
+        steps = NEAR * np.swapaxes(factors, 1, 2)  # rows are directions
         both = np.concatenate([points[:, None] + steps, points[:, None] - steps], axis=1)
         slopes = evaluate(both.reshape(-1, dim)).reshape(num, 2, dim, dim)
         with np.errstate(invalid="ignore"):
-            change = (slopes[:, 0] - slopes[:, 1]) / (2 * _NEAR)  # rows: how the gradient changes along a direction
+            change = (slopes[:, 0] - slopes[:, 1]) / (2 * NEAR)  # rows: how the gradient changes along a direction
             bend = -change @ factors
-        inner = [_factor(0.5 * (one + one.T)) for one in bend]
+        inner = [_factor(0.5 * (matrix + matrix.T)) for matrix in bend]
         factors = np.stack([_lower(old @ new) for old, new in zip(factors, inner, strict=True)])
     return factors
 

@@ -1,5 +1,6 @@
 """Gradient ascent with any Optax optimiser: serves every family and estimator."""
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from jaxtyping import PyTree
 
 from relbo.ascent.base import (
     AbstractAscent,
+    Drawn,
     Improved,
     Tally,
     choose,
@@ -24,7 +26,7 @@ from relbo.mixture import Mixture, num_active
 from relbo.objectives.estimators import combine
 from relbo.runtime.compiling import compiled
 
-_WEIGHT_RATE = 0.1
+_WEIGHT_RATE = 0.1  # averages over some ten steps: one has few draws of each component
 
 
 def default_optimizer(learning_rate: float, num_steps: int) -> optax.GradientTransformation:
@@ -50,15 +52,13 @@ class GradientAscent(AbstractAscent):
     def patient(self):
         return self  # it never gives up before its last step
 
-    def improve(self, key, door, mixture, objective, estimator, params, iteration):
-        state = _begin(self, params, None)
-        points = _draw(self, mixture.family, key, state.params, np.asarray(0, np.int32))
-        last, iteration = first_settled(self.num_steps), np.asarray(iteration, np.int32)
+    def improve(self, key, door, aim, params):
+        state, last = _begin(self, params, None), first_settled(self.num_steps)
+        points = _draw(self, aim.mixture.family, key, state.params, np.asarray(0, np.int32))
         for step in range(self.num_steps):
-            seen = door(points, "proposals", batch=(key, step))
-            fresh = np.asarray(step <= last)
-            args = (key, seen, points, state, np.asarray(step, np.int32), fresh, iteration)
-            state, points = _improve_step(self, mixture, objective, estimator, *args)
+            drawn = Drawn(key, door(points, "proposals", batch=(key, step)), points)
+            when = (np.asarray(step, np.int32), np.asarray(step <= last), aim.time)
+            state, points = _improve_step(self, aim.lasting, drawn, state, when)
         value, std_err = state.tally.means()
         num_draws = self.num_draws * (self.num_steps - last)
         return Improved(state.params, value, std_err, num_draws, int(state.tally.num_nan))
@@ -68,9 +68,8 @@ class GradientAscent(AbstractAscent):
         points = _draw(self, mixture.family, key, state.params, np.asarray(0, np.int32))
         num_used = num_active(mixture) * self.num_draws
         for step in range(self.num_steps):
-            seen = door(points, "refinement", num_used, (key, step))
-            args = (key, seen, points, state, np.asarray(step, np.int32))
-            state, points = _refine_step(self, mixture.family, estimator, *args)
+            drawn = Drawn(key, door(points, "refinement", num_used, (key, step)), points)
+            state, points = _refine_step(self, mixture.family, estimator, drawn, state, np.asarray(step, np.int32))
         return Mixture(mixture.family, state.params, state.log_weights), int(state.tally.num_nan)
 
     def make_optimizer(self) -> optax.GradientTransformation:
@@ -97,7 +96,7 @@ def _begin(ascent, params, log_weights) -> _State:
 def draws_of(family, key, step, params, num_draws: int):
     """Reparameterised draws of each of a stack, by keys of their own."""
     keys = jax.random.split(jax.random.fold_in(key, step), jax.tree.leaves(params)[0].shape[0])
-    return jax.vmap(lambda k, one: family.sample(k, one, num_draws))(keys, params)
+    return jax.vmap(lambda k, member: family.sample(k, member, num_draws))(keys, params)
 
 
 def _flat(points):
@@ -111,13 +110,14 @@ def _draw(ascent, family, key, params, step):
 
 def own_densities(family, params, points):
     """log s and its gradient at the draws of each of a stack, parameters held fixed; flat."""
-    one = jax.vmap(jax.value_and_grad(family.log_prob, argnums=1), (None, 0))
-    log_s, slope = jax.vmap(one)(jax.lax.stop_gradient(params), points)
+    at_draws = jax.vmap(jax.value_and_grad(family.log_prob, argnums=1), (None, 0))
+    log_s, slope = jax.vmap(at_draws)(jax.lax.stop_gradient(params), points)
     return log_s.reshape(-1), _flat(slope)
 
 
 @compiled
-def _improve_step(ascent, mixture, objective, estimator, key, seen, points, state, step, fresh, iteration):
+def _improve_step(ascent, aim, drawn, state, when):
+    (mixture, objective, estimator), (key, seen, points), (step, fresh, iteration) = aim, drawn, when
     family, shape = mixture.family, (-1, ascent.num_draws)
     q = mixture.at(points)
     log_s, slope_s = own_densities(family, state.params, points.reshape(*shape, points.shape[1]))
@@ -127,7 +127,8 @@ def _improve_step(ascent, mixture, objective, estimator, key, seen, points, stat
     weight = objective.entropy_weight(iteration)
 
     def loss(params):
-        scalars = surrogates(estimator, family, key, step, params, slopes, weight, ascent.num_draws)
+        draws = draws_of(family, key, step, params, ascent.num_draws)
+        scalars = surrogates(estimator, family, params, draws, slopes, weight)
         parts = jax.vmap(lambda s, v: combine(estimator, s, v))(scalars, values.reshape(shape))
         return -jnp.sum(parts)
 
@@ -141,13 +142,15 @@ def _improve_step(ascent, mixture, objective, estimator, key, seen, points, stat
 
 
 @compiled
-def _refine_step(ascent, family, estimator, key, seen, points, state, step):
+def _refine_step(ascent, family, estimator, drawn, state, step):
+    key, seen, points = drawn
     mixture, shape = Mixture(family, state.params, state.log_weights), (-1, ascent.num_draws)
     q = mixture.at(points)
     values, slopes = solid(seen.values - q.log_q, seen.slopes - q.slope)
 
     def loss(params):
-        scalars = surrogates(estimator, family, key, step, params, slopes, 1.0, ascent.num_draws)
+        draws = draws_of(family, key, step, params, ascent.num_draws)
+        scalars = surrogates(estimator, family, params, draws, slopes, 1.0)
         parts = jax.vmap(lambda s, v: combine(estimator, s, v))(scalars, values.reshape(shape))
         return -jnp.sum(jnp.where(mixture.active, jnp.exp(mixture.log_weights) * parts, 0.0))
 
@@ -168,16 +171,14 @@ def solid(values, slopes):
     return values, jnp.where((good & jnp.isfinite(values))[:, None], slopes, 0.0)
 
 
-def surrogates(estimator, family, key, step, params, slopes, weight, num_draws: int):
+def surrogates(estimator, family, params, draws, slopes, weight):
     """For each of a stack and each of its draws, the scalar that the estimator differentiates."""
-    points = draws_of(family, key, step, params, num_draws)
 
-    def one(member, own_points, own_slopes):
-        return jax.vmap(lambda z, h: estimator.surrogate(h, lambda at: family.log_prob(member, at), z, weight))(
-            own_points, own_slopes
-        )
+    def of_member(member, points, slopes):
+        log_prob = partial(family.log_prob, member)
+        return jax.vmap(lambda z, slope: estimator.surrogate(slope, log_prob, z, weight))(points, slopes)
 
-    return jax.vmap(one)(params, points, jax.lax.stop_gradient(slopes).reshape(points.shape))
+    return jax.vmap(of_member)(params, draws, jax.lax.stop_gradient(slopes).reshape(draws.shape))
 
 
 def guarded_update(optimizer, grads, state, params):

@@ -20,11 +20,11 @@ from relbo.mixture import Numbers
 from relbo.model.door import Seen
 from relbo.runtime.compiling import compiled
 
-_MEMORY = 10
+_MEMORY = 10  # pairs: of the 3 to 20 that Nocedal and Wright recommend
 _RISE = 1e-4  # of what the slope promises, to accept a step
 _SMALL_GAIN = 1e-3  # nats
-_MAX_IDLE = 3
-_MAX_FAILS = 15
+_MAX_IDLE = 3  # small gains in a row, after which a walk has arrived
+_MAX_FAILS = 15  # cuts, to a millionth of the step: what does not rise by then never will
 _LOOK_EVERY = 8  # steps between two looks at whether all walks have ended
 MANY = 4
 """Times the few walks of a budget, side by side."""
@@ -119,8 +119,8 @@ def _advance_one(walk: Walks, value, slope) -> Walks:
         jnp.where(curved, jnp.roll(memory, -1, axis=0).at[-1].set(new), memory)
         for memory, new in ((walk.steps, step), (walk.bends, bend), (walk.kept, jnp.asarray(True)))
     )
-    at, now, here = jnp.where(accepted, walk.at + step, walk.at), walk.value, walk.slope
-    now, here = jnp.where(accepted, value, now), jnp.where(accepted, slope, here)
+    at, height, here = jnp.where(accepted, walk.at + step, walk.at), walk.value, walk.slope
+    height, here = jnp.where(accepted, value, height), jnp.where(accepted, slope, here)
     direction = _uphill(here, steps, bends, kept)
     # Without curvature to go by, a step that went well is doubled; one that failed is cut, by more if it met nothing.
     unknown = accepted & ~jnp.any(kept)
@@ -129,7 +129,7 @@ def _advance_one(walk: Walks, value, slope) -> Walks:
     idle = jnp.where(accepted, jnp.where(value - walk.value > _SMALL_GAIN, 0, walk.idle + 1), walk.idle)
     fails = jnp.where(accepted, 0, walk.fails + 1)
     direction = jnp.where(accepted, direction, walk.direction)
-    after = Walks(at, now, here, steps, bends, kept, direction, length, idle, fails)
+    after = Walks(at, height, here, steps, bends, kept, direction, length, idle, fails)
     ended = eqx.tree_at(lambda w: w.length, walk, jnp.zeros_like(walk.length))
     return jax.tree.map(lambda new, old: jnp.where(going, new, old), after, ended)
 

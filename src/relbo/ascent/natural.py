@@ -10,6 +10,7 @@ $\nabla f(z)$ is $L^\top \nabla f$ there, and that of $\log s$ itself is $-\vare
 """
 
 import dataclasses
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,6 +22,8 @@ from relbo.ascent.bank import Bank, noise_at
 from relbo.ascent.base import (
     WINDOW,
     AbstractAscent,
+    Aim,
+    Drawn,
     Improved,
     Tally,
     choose,
@@ -29,13 +32,14 @@ from relbo.ascent.base import (
     masked_std_err,
     step_weights,
 )
+from relbo.budgets import FEW
 from relbo.families import Box, LocationScaleParams
 from relbo.mixture import Mixture, Numbers, cropped, num_active, uncropped, weights_of
 from relbo.runtime.compiling import compiled
 
 _MIN_FINITE = 0.5  # a smaller share of finite draws is a broken position
 _NOISE_SIGMAS = 6.0  # a fall of the objective by this many standard errors is a bad step
-_FEWEST_SLOTS = 8
+_FEWEST_SLOTS = 8  # room for the first iterations, each of which adds a few
 _FEW_DIMENSIONS = 16
 """Up to here a step over all slots, empty ones too, is cheaper than to compile it for fewer."""
 
@@ -45,9 +49,9 @@ class NaturalAscent(AbstractAscent):
 
     fits_alone = True
     num_steps: int = eqx.field(static=True, default=100)
-    num_draws: int = eqx.field(static=True, default=32)
+    num_draws: int = eqx.field(static=True, default=FEW.ascent_draws)
     # Arrays, so that polishing with smaller steps meets the same compiled program.
-    step_size: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=0.4)
+    step_size: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=FEW.step_size)
     decay: Float[ArrayLike, ""] = eqx.field(converter=np.asarray, default=4.0)
     num_drops: int = eqx.field(static=True, default=1)
     """How often a refinement that gains no more goes on with smaller steps."""
@@ -69,21 +73,17 @@ class NaturalAscent(AbstractAscent):
     def patient(self):
         return dataclasses.replace(self, num_steps=2 * self.num_steps, window_draws=2 * self.window_draws)
 
-    def improve(self, key, door, mixture, objective, estimator, params, iteration):
-        family = mixture.family
-        climb = self.start(key, door, family.scale, params, family.box)
+    def improve(self, key, door, aim, params):
+        family = aim.mixture.family
+        climb = Climb(self, key, door, family.scale, params, family.box)
         before: np.ndarray | None = None
         while climb.num_done < self.num_steps:
-            climb.go(mixture, objective, estimator, iteration, WINDOW)
-            value, std_err = climb.tally.means()
+            climb.go(aim, WINDOW)
+            value, std_err = climb.state.tally.means()
             if before is not None and not _still_gains(before, value, std_err):
                 break
             before = value
         return climb.found()
-
-    def start(self, key, door, scale, params, box: Box) -> "Climb":
-        """Proposals about to be moved, as far as `Climb.go` is told."""
-        return Climb(self, key, door, scale, params, box)
 
     def refine(self, key, door, mixture, estimator):
         whole, mixture = mixture, cropped(mixture, slots_for(num_active(mixture), mixture.capacity, door.dim))
@@ -95,11 +95,10 @@ class NaturalAscent(AbstractAscent):
         window = max(1, min(max(self.window_draws // num_used, WINDOW), self.num_steps // 3))
         best, best_value, drops = state, -np.inf, 0
         for step in range(self.num_steps):
-            seen = door(points, "refinement", num_used, bank.batch(step))
-            fresh = np.asarray(step % window == 0)
+            drawn = Drawn(bank.at(step), door(points, "refinement", num_used, (key, step)))
             rate = np.asarray(self.step_size / (1 + self.decay) ** drops, np.float32)
-            args = (bank.at(step), seen, state, rate, _bounds(box, door.dtype), fresh, bank.at(step + 1))
-            state, points = _refine_step(mixture.family, estimator, *args)
+            pace = _Pace(rate, _bounds(box, door.dtype), np.asarray(step % window == 0), bank.at(step + 1))
+            state, points = _refine_step(mixture.family, estimator, drawn, state, pace)
             if step % window == window - 1:
                 value, std_err = _elbo_of(mixture, state)
                 drops += not value - best_value > std_err
@@ -128,7 +127,7 @@ def slots_for(num: int, capacity: int, dim: int) -> int:
 
 
 class Climb:
-    """A stack of proposals on their way up, each alone."""
+    """A stack of proposals on their way up, each alone, as far as `go` is told."""
 
     def __init__(self, ascent: NaturalAscent, key, door, scale, params, box: Box):
         self.ascent, self.door, self.scale, self.box = ascent, door, scale, box
@@ -138,20 +137,14 @@ class Climb:
         self.bank = Bank(key, num, ascent.draws // 2, door.dim, door.dtype)
         self.points = _place(scale, self.state.params, self.bank.at(0))
 
-    @property
-    def tally(self) -> Tally:
-        return self.state.tally
-
-    def go(self, mixture, objective, estimator, iteration, num_steps: int, purpose: str = "proposals") -> None:
+    def go(self, aim: Aim, num_steps: int, purpose: str = "proposals") -> None:
         """So many steps; the tally is of these."""
         bounds, last = _bounds(self.box, self.door.dtype), min(self.num_done + num_steps, self.ascent.num_steps)
-        iteration = np.asarray(iteration, np.int32)
         for step in range(self.num_done, last):
-            seen = self.door(self.points, purpose, self.num_used * self.ascent.draws, self.bank.batch(step))
-            fresh = np.asarray(step == self.num_done)
-            rate, ahead = self.ascent.rate(step), self.bank.at(step + 1)
-            args = (self.bank.at(step), seen, self.points, self.state, rate, bounds, fresh, ahead, iteration)
-            self.state, self.points = _improve_step(mixture, objective, estimator, *args)
+            seen = self.door(self.points, purpose, self.num_used * self.ascent.draws, (self.bank.key, step))
+            drawn = Drawn(self.bank.at(step), seen, self.points)
+            pace = _Pace(self.ascent.rate(step), bounds, np.asarray(step == self.num_done), self.bank.at(step + 1))
+            self.state, self.points = _improve_step(aim.lasting, drawn, self.state, pace, aim.time)
         self.window, self.num_done = last - self.num_done, last
 
     def keep(self, num: int, order: np.ndarray) -> None:
@@ -161,11 +154,11 @@ class Climb:
         self.points = _place(self.scale, self.state.params, self.bank.at(self.num_done))
 
     def found(self) -> Improved:
-        value, std_err = self.tally.means()
+        value, std_err = self.state.tally.means()
         value = np.where(np.arange(self.num) < self.num_used, value, np.nan)
         num_draws = self.ascent.draws * self.window
         # The last position looked at and found good.
-        return Improved(self.state.walk.base, value, std_err, num_draws, int(self.tally.num_nan))
+        return Improved(self.state.walk.base, value, std_err, num_draws, int(self.state.tally.num_nan))
 
 
 class _Walk(eqx.Module):
@@ -190,6 +183,17 @@ class _State(eqx.Module):
         return self.walk.params
 
 
+class _Pace(NamedTuple):
+    """How a step is taken."""
+
+    rate: np.ndarray
+    bounds: np.ndarray
+    fresh: np.ndarray
+    """Whether the tally begins anew."""
+    ahead: Any
+    """The noise of the next step."""
+
+
 class _Statistics(eqx.Module):
     slope: Float[Array, "stack dim"]
     curvature: Array
@@ -199,14 +203,14 @@ class _Statistics(eqx.Module):
     num_nan: Array
 
 
-def _still_gains(before: np.ndarray, now: np.ndarray, std_err: np.ndarray) -> bool:
+def _still_gains(before: np.ndarray, after: np.ndarray, std_err: np.ndarray) -> bool:
     """Whether the best proposal is better than the best was, beyond the noise; NaN are proposals that broke."""
-    if not np.isfinite(now).any():
+    if not np.isfinite(after).any():
         return False
     if not np.isfinite(before).any():
         return True
-    best = np.nanargmax(now)
-    return bool(now[best] - np.nanmax(before) > 2 * std_err[best])
+    best = np.nanargmax(after)
+    return bool(after[best] - np.nanmax(before) > 2 * std_err[best])
 
 
 def _elbo_of(mixture: Mixture, state: _State) -> tuple[float, float]:
@@ -253,42 +257,42 @@ def _inside(scale, params, slopes, noise):
 
 
 @compiled
-def _improve_step(mixture, objective, estimator, bank, seen, points, state, rate, bounds, fresh, ahead, iteration):
-    """Move every proposal one step; `seen` is log p at the draws that `bank` placed."""
-    family, walk = mixture.family, state.walk
-    num, scale = walk.params.loc.shape[0], family.scale
-    noise = noise_at(bank, num)
+def _improve_step(aim, drawn, state, pace, iteration):
+    """Move every proposal one step."""
+    (mixture, objective, estimator), seen, walk = aim, drawn.seen, state.walk
+    family, num, scale = mixture.family, walk.params.loc.shape[0], mixture.family.scale
+    noise = noise_at(drawn.noise, num)
     log_dets = jax.vmap(scale.log_det)(walk.params.scale)
     log_s = -0.5 * jnp.sum(noise**2, axis=-1) - log_dets[:, None] - 0.5 * noise.shape[-1] * jnp.log(2 * jnp.pi)
-    q = mixture.at(points)
+    q = mixture.at(drawn.points)
     values, (by_p, by_q, by_s) = objective.with_slopes(seen.values, q.log_q, log_s.reshape(-1), iteration)
     slopes = _inside(scale, walk.params, by_p[:, None] * seen.slopes + by_q[:, None] * q.slope, noise)
     slopes = slopes - by_s.reshape(noise.shape[:2])[..., None] * noise
     weight = objective.entropy_weight(iteration)
-    found = _statistics(family, estimator, noise, values.reshape(noise.shape[:2]), slopes, weight)
-    moved = _moved(family, walk, found, rate, bounds, check_fall=True)
-    tally = state.tally.add(found.value, found.std_err, jnp.sum(found.num_nan), fresh)
-    return _State(moved, state.log_weights, tally), _points(scale, moved.params, noise_at(ahead, num))
+    statistics = _statistics(family, estimator, noise, values.reshape(noise.shape[:2]), slopes, weight)
+    moved = _moved(family, walk, statistics, pace, check_fall=True)
+    tally = state.tally.add(statistics.value, statistics.std_err, jnp.sum(statistics.num_nan), pace.fresh)
+    return _State(moved, state.log_weights, tally), _points(scale, moved.params, noise_at(pace.ahead, num))
 
 
 @compiled
-def _refine_step(family, estimator, bank, seen, state, rate, bounds, fresh, ahead):
+def _refine_step(family, estimator, drawn, state, pace):
     """Move every component, and the weights, one step on the mixture's ELBO."""
-    walk, num = state.walk, state.walk.params.loc.shape[0]
-    noise = noise_at(bank, num)
+    seen, walk, num = drawn.seen, state.walk, state.walk.params.loc.shape[0]
+    noise = noise_at(drawn.noise, num)
     mixture = Mixture(family, walk.params, state.log_weights)
     q = mixture.at(_points(family.scale, walk.params, noise))
     slopes = _inside(family.scale, walk.params, seen.slopes - q.slope, noise)
     values = (seen.values - q.log_q).reshape(noise.shape[:2])
-    found = _statistics(family, estimator, noise, values, slopes, jnp.ones((), values.dtype))
-    moved = choose(mixture.active, _moved(family, walk, found, rate, bounds, check_fall=False), walk)
-    log_weights = step_weights(mixture, found.value, jnp.minimum(rate, 1.0).astype(values.dtype))
-    num_nan = jnp.sum(jnp.where(mixture.active, found.num_nan, 0))
-    tally = state.tally.add(found.value, found.std_err, num_nan, fresh)
-    return _State(moved, log_weights, tally), _points(family.scale, moved.params, noise_at(ahead, num))
+    statistics = _statistics(family, estimator, noise, values, slopes, jnp.ones((), values.dtype))
+    moved = choose(mixture.active, _moved(family, walk, statistics, pace, check_fall=False), walk)
+    log_weights = step_weights(mixture, statistics.value, jnp.minimum(pace.rate, 1.0).astype(values.dtype))
+    num_nan = jnp.sum(jnp.where(mixture.active, statistics.num_nan, 0))
+    tally = state.tally.add(statistics.value, statistics.std_err, num_nan, pace.fresh)
+    return _State(moved, log_weights, tally), _points(family.scale, moved.params, noise_at(pace.ahead, num))
 
 
-def _moved(family, walk: _Walk, seen: _Statistics, rate, bounds, check_fall: bool) -> _Walk:
+def _moved(family, walk: _Walk, seen: _Statistics, pace: _Pace, check_fall: bool) -> _Walk:
     noise = _NOISE_SIGMAS * jnp.sqrt(seen.std_err**2 + walk.std_err**2)
     fell = check_fall & (seen.value < walk.value - noise)
     good = seen.usable & ~fell
@@ -297,7 +301,7 @@ def _moved(family, walk: _Walk, seen: _Statistics, rate, bounds, check_fall: boo
     slope, curvature = choose(good, (seen.slope, seen.curvature), (walk.slope, walk.curvature))
     value, std_err = choose(good, (seen.value, seen.std_err), (walk.value, walk.std_err))
     damping = jnp.where(good, jnp.minimum(1.0, 2.0 * walk.damping), 0.5 * walk.damping)
-    rates = (rate * damping).astype(walk.value.dtype)
+    rates, bounds = (pace.rate * damping).astype(walk.value.dtype), pace.bounds
 
     def step(params, slope, curvature, rate):
         moved = family.natural_step(params, slope, curvature, rate)

@@ -21,9 +21,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from relbo.ascent import AbstractAscent
+from relbo.ascent import AbstractAscent, Aim
 from relbo.boosting.state import State
-from relbo.budgets import FEW, budget
+from relbo.budgets import FEW, MIN_IMPROVEMENT, budget
 from relbo.coordinates.learning import can_learn, covers, is_bent, learn_flow
 from relbo.coordinates.race import Preconditioner, find_map
 from relbo.families import AbstractFamily
@@ -42,8 +42,7 @@ from relbo.steps import AbstractStep, WeightUpdate
 from relbo.steps.base import weight_problem
 from relbo.targets import AbstractTarget
 
-_POLISH_ROUNDS = 1
-_ROUGH_DRAWS = 32
+_ROUGH_DRAWS = 32  # the budget is spent: enough to see that the ELBO is finite, and roughly where
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
 
@@ -59,7 +58,7 @@ class Booster(eqx.Module):
     first_ascent: AbstractAscent
     refinement: AbstractAscent | None
     preconditioner: Preconditioner
-    min_improvement: float = 1e-4
+    min_improvement: float = MIN_IMPROVEMENT
     """Nats by which an iteration must improve the mixture to be kept; -inf keeps them all."""
     num_measure: int = eqx.field(static=True, default=FEW.measure_draws)
     """Draws, over all slots, for ELBO, gap and the test whether a component is kept, at the most."""
@@ -70,15 +69,16 @@ class Booster(eqx.Module):
     missing: tuple[str, ...] = eqx.field(static=True, default=())
     """Settings that the file from which this was loaded could not hold; they stand at their defaults."""
 
-    def init(self, key: Key[Array, ""], may_learn: bool = False) -> tuple[State, Record]:
+    def init(self, key: Key[Array, ""], may_learn: bool = False, spent: Counter | None = None) -> tuple[State, Record]:
         """Find the affine map, fit the first component (plain black-box VI), look for modes.
 
         Where that component is far from normal, and coordinates may be learned next, the map alone will do: the first
-        iteration refines it, if it comes to that.
+        iteration refines it, if it comes to that. `spent`, here and below, are evaluations that were made since the
+        last record: the new one counts them in.
         """
-        begun = Begun()
         map_key, first_key, mode_key, measure_key, flow_key = host_split(key, 5)
-        door = self.door(identity_map(self.target, self.preconditioner.kind))
+        door = self.door(identity_map(self.target, self.preconditioner.kind), spent)
+        cost = Cost(door)
         door = find_map(map_key, door, self.preconditioner, self.estimator)
         if self.preconditioner.kind == "flow":
             door = door.through(door.target.with_flow(learn_flow(flow_key, door).flow))
@@ -86,8 +86,8 @@ class Booster(eqx.Module):
             mixture = self._alone(door)
             seen = measure_one(measure_key, door, mixture, self.num_measure)
             if is_bent(seen.spread) and np.isfinite(seen.estimate.value):
-                return self._begun(door, mixture, self.find_modes(mode_key, door), seen, begun)
-        mixture, num_nan = self._first(first_key, door)
+                return self._begun(door, mixture, self.find_modes(mode_key, door), seen, cost)
+        mixture = cost.of(self._first_component(first_key, door))
         modes = self.find_modes(mode_key, door)
         seen = measure_one(measure_key, door, mixture, self.num_measure)
         if not np.isfinite(seen.estimate.value):
@@ -95,47 +95,49 @@ class Booster(eqx.Module):
                 f"The first component could not be fitted: its ELBO is {seen.estimate.value}. The log density is not "
                 "finite where the component lies. Start from a better example, or check the log density for overflow."
             )
-        return self._begun(door, mixture, modes, seen, begun, num_nan)
+        return self._begun(door, mixture, modes, seen, cost)
 
     def rough(self, key: Key[Array, ""], target: Whitened, elbo: Estimate | None) -> tuple[State, Record]:
         """What there is before the first component: a standard member of the family in the best coordinates so far.
 
         Without an ELBO that is known already it is measured, on a few draws.
         """
-        begun, door = Begun(), self.door(target)
-        mixture = self._alone(door)
+        door = self.door(target)
+        cost, mixture = Cost(door), self._alone(door)
         seen = Evaluation(elbo, 0, 0) if elbo is not None else measure_one(key, door, mixture, _ROUGH_DRAWS)
         if not np.isfinite(seen.estimate.value):
             raise ValueError(f"The log density is not finite around the start: its ELBO is {seen.estimate.value}.")
         modes = self._at_center(mixture) if self.oracle.starts.num_modes else None
-        state, record = self._begun(door, mixture, modes, seen, begun)
+        state, record = self._begun(door, mixture, modes, seen, cost)
         return dataclasses.replace(state, explore=int(modes is not None)), record
 
-    def _begun(self, door: Door, mixture: Mixture, modes, seen: Evaluation, begun: "Begun", num_nan: int = 0):
+    def _begun(self, door: Door, mixture: Mixture, modes, seen: Evaluation, cost: "Cost") -> tuple[State, Record]:
         """The first state, and its record."""
         state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, 0)
-        return state, self._record(state, Tried("first", 1.0, num_nan), True, seen, door, begun)
+        return state, self._record(state, seen, cost, kind="first", step_size=1.0)
 
-    def step(self, key: Key[Array, ""], state: State, most: int | None = None) -> tuple[State, Record]:
+    def step(
+        self, key: Key[Array, ""], state: State, most: int | None = None, spent: Counter | None = None
+    ) -> tuple[State, Record]:
         """One iteration. What does not improve the mixture by `min_improvement` is rejected.
 
         `most` components, old and new, are weighed at the most; at least one is proposed in any case.
         """
-        begun = Begun()
         mode_key, cloud_key, oracle_key, new_key, refine_key, measure_key = host_split(key, 6)
-        door = self.door(state.target)
-        old = _with_room(state.mixture)
+        door = self.door(state.target, spent)
+        cost, old = Cost(door), state.mixture
+        if num_active(old) == old.capacity:
+            old = old.grow(2 * old.capacity)
         modes = self.find_modes(mode_key, door, state.modes) if state.explore == 1 else state.modes
         cloud = make_cloud(cloud_key, door, old, max(1, self.step_rule.num_draws or FEW.weight_draws), "weights")
         proposals = self._propose(oracle_key, door, cloud, modes, state.iteration + 1, most)
-        new, update, memory, num_nan = self._weigh(new_key, door, cloud, proposals, state)
-        num_nan += proposals.num_nan
+        new, update, memory, unweighed = self._weigh(new_key, door, cloud, proposals, state)
+        cost.num_nan += proposals.num_nan + unweighed
         if self.refinement is not None:
             # What did not gain is tried again with more patience: noise may be what limits it.
             refinement = self.refinement.patient() if state.explore else self.refinement
-            new, refine_nan = refinement.refine(refine_key, door, new, self.estimator)
-            num_nan += refine_nan
-        seen = measure(measure_key, door, old, new, proposals.best, self.num_measure, self.min_improvement)
+            new = cost.of(refinement.refine(refine_key, door, new, self.estimator))
+        seen = measure(measure_key, door, old, new, proposals.best, most=self.num_measure, least=self.min_improvement)
         accepted = self._is_gain(seen.improvement)
         after = State(
             state.target,
@@ -147,59 +149,64 @@ class Booster(eqx.Module):
             int(seen.gap.estimate.value > _FAR) if accepted else state.explore + 1,
             state.other,
         )
-        kind = self.step_rule.kinds[update.kind]
-        tried = Tried(kind, update.step_size, num_nan, seen.improvement, seen.gap.estimate, proposals.objective)
-        record = self._record(after, tried, accepted, seen.elbo, door, begun)
-        # Of what was rejected, a component with NaN among its parameters says nothing of the model. And a model that
-        # broke since the last iteration leaves nothing of the new mixture to be measured, but shows in the old one.
-        share = max(record.nan_fraction, seen.nan_before) if accepted else seen.nan_before
-        return after, dataclasses.replace(record, nan_fraction=share)
+        return after, self._record(
+            after,
+            seen.elbo,
+            cost,
+            kind=self.step_rule.kinds[update.kind],
+            accepted=accepted,
+            step_size=update.step_size,
+            improvement=seen.improvement,
+            gap=seen.gap.estimate,
+            objective=proposals.objective,
+            # Of what was rejected, a component with NaN among its parameters says nothing of the model. And a model
+            # that broke since the last iteration leaves nothing of the new mixture to measure, but shows in the old.
+            nan_fraction=max(seen.elbo.nan_fraction, seen.nan_before) if accepted else seen.nan_before,
+        )
 
     def can_learn(self, state: State) -> bool:
         """Whether coordinates may be learned: once, and where the target has gradients."""
         return state.target.flow is None and state.other is None and can_learn(self.door(state.target))
 
-    def learn(self, key: Key[Array, ""], state: State, behind: float = 0.0) -> tuple[State, Record]:
+    def learn(
+        self, key: Key[Array, ""], state: State, behind: float = 0.0, spent: Counter | None = None
+    ) -> tuple[State, Record]:
         """Learn a flow, and begin anew in its coordinates, with one component; the state so far is kept as `other`.
 
         A flow whose ELBO is more than `behind` nats below, or that has no mass where the mixture has some (one of
         several modes, say), is rejected: boosting would not make up for it.
         """
-        begun = Begun()
         flow_key, cover_key, measure_key = host_split(key, 3)
-        door = self.door(state.target)
+        door = self.door(state.target, spent)
+        cost = Cost(door)
         learned = learn_flow(flow_key, door)
         worse = not learned.elbo.value > float(state.elbo.value) - behind
         if worse or not covers(cover_key, door, learned, state.mixture, state.modes):
             seen = Evaluation(state.elbo, 0, 0)
             after = dataclasses.replace(state, iteration=state.iteration + 1)
-            return after, self._record(after, Tried("flow", 0.0, 0), False, seen, door, begun)
+            return after, self._record(after, seen, cost, kind="flow", accepted=False)
         door = door.through(state.target.with_flow(learned.flow))
         mixture = self._alone(door)  # the very law that the flow was trained for
         modes = None if state.modes is None else self._at_center(mixture)  # whatever was found lies on its one hill
         seen = measure_one(measure_key, door, mixture, self.num_measure)
         memory = self.step_rule.init()
         after = State(door.target, mixture, modes, memory, seen.estimate, state.iteration + 1, 0, state)
-        return after, self._record(after, Tried("flow", 1.0, 0), True, seen, door, begun)
+        return after, self._record(after, seen, cost, kind="flow", step_size=1.0)
 
     def polish(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
         """Refinement with falling steps, for the end of a fit; kept only if it improves the mixture."""
-        begun = Begun()
         if self.refinement is None:
             raise ValueError("This booster does not refine, so it cannot polish.")
-        door, new, num_nan = self.door(state.target), state.mixture, 0
-        for round_index in range(1, _POLISH_ROUNDS + 1):
-            ascent = self.refinement.annealed(round_index)
-            new, more = ascent.refine(jax.random.fold_in(key, round_index), door, new, self.estimator)
-            num_nan += more
-        seen = measure(key, door, state.mixture, new, None, self.num_measure, 0.0)
+        door = self.door(state.target)
+        cost, ascent = Cost(door), self.refinement.annealed(1)
+        new = cost.of(ascent.refine(jax.random.fold_in(key, 1), door, state.mixture, self.estimator))
+        seen = measure(key, door, state.mixture, new, None, most=self.num_measure, least=0.0)
         accepted = bool(seen.improvement.value > seen.elbo.rounding)
         after = state
         if accepted:
-            values = (with_weights(new, weights_of(new)), seen.elbo.estimate)
-            after = eqx.tree_at(lambda s: (s.mixture, s.elbo), state, values)
+            after = dataclasses.replace(state, mixture=with_weights(new, weights_of(new)), elbo=seen.elbo.estimate)
         return after, self._record(
-            after, Tried("polish", 0.0, num_nan, seen.improvement), accepted, seen.elbo, door, begun
+            after, seen.elbo, cost, kind="polish", accepted=accepted, improvement=seen.improvement
         )
 
     def _is_gain(self, improvement: Estimate) -> bool:
@@ -211,7 +218,7 @@ class Booster(eqx.Module):
 
     def gap(self, key: Key[Array, ""], door: Door, mixture: Mixture, params: PyTree) -> Estimate:
         """The duality gap of a mixture at the component `params`, on fresh draws."""
-        return measure(key, door, mixture, mixture, params, self.num_measure, -math.inf).gap.estimate
+        return measure(key, door, mixture, mixture, params, most=self.num_measure, least=-math.inf).gap.estimate
 
     def propose(self, key: Key[Array, ""], state: State, mixture: Mixture) -> Proposals:
         """What the oracle offers a mixture, in the state that a fit was left in."""
@@ -231,9 +238,9 @@ class Booster(eqx.Module):
         """How many points the model may constrain, or give likelihoods of, at once."""
         return min(self.target.points_at_once, self.points_at_once or self.target.points_at_once)
 
-    def door(self, target: Whitened) -> Door:
-        """The door to the target in the coordinates of a state."""
-        return Door(target, self.points_at_once, Counter(), self.points_over)
+    def door(self, target: Whitened, spent: Counter | None = None) -> Door:
+        """The door to the target in the coordinates of a state; it counts on in `spent`."""
+        return Door(target, self.points_at_once, spent, self.points_over)
 
     def rebased(self, whitened: Whitened) -> Whitened:
         """This booster's target in given coordinates, its anchor (if it subsamples) where it was."""
@@ -241,7 +248,7 @@ class Booster(eqx.Module):
         anchor = whitened.anchor
         return moved if anchor is None else anchored(self.door(moved), anchor.point).target
 
-    def _first(self, key, door: Door) -> tuple[Mixture, int]:
+    def _first_component(self, key, door: Door) -> tuple[Mixture, int]:
         """The mixture of one component, and the number of NaN draws met.
 
         After the race of `find_map` a standard member of the family is nearly there, and the program that refines
@@ -252,8 +259,8 @@ class Booster(eqx.Module):
             return self.refinement.refine(key, door, alone, self.estimator)
         start = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], alone.params)
         empty = nothing(self.family, door.dim, 1, np.dtype(door.dtype))
-        found = self.first_ascent.improve(key, door, empty, FiniteStep(), self.estimator, start, 0)
-        return alone.place(0, jax.tree.map(lambda leaf: leaf[0], found.params), 0.0), found.num_nan
+        improved = self.first_ascent.improve(key, door, Aim(empty, FiniteStep(), self.estimator), start)
+        return alone.place(0, jax.tree.map(lambda leaf: leaf[0], improved.params), 0.0), improved.num_nan
 
     def _at_center(self, mixture: Mixture) -> PyTree:
         """Modes where none was sought: the first component, over and over."""
@@ -271,7 +278,8 @@ class Booster(eqx.Module):
         room = min(most or cloud.mixture.capacity, cloud.mixture.capacity) - cloud.num_components
         num = max(1, min(self.step_rule.at_once, room))
         time = cloud.num_components if self.step_rule.at_once > 1 else iteration
-        return self.oracle.propose(key, door, cloud, modes, self.objective, self.estimator, time, num)
+        aim = Aim(cloud.mixture, self.objective, self.estimator, time)
+        return self.oracle.propose(key, door, aim, cloud, modes, num)
 
     def _weigh(
         self, key, door: Door, cloud: Cloud, proposals: Proposals, state: State
@@ -292,54 +300,37 @@ class Booster(eqx.Module):
         num_nan = problem.num_nan if self.step_rule.num_draws else 0
         return with_weights(placed, update.weights), update, memory, num_nan
 
-    def _record(
-        self, state: State, tried: "Tried", accepted: bool, measured: Evaluation, door: Door, begun: "Begun"
-    ) -> Record:
+    def _record(self, state: State, measured: Evaluation, cost: "Cost", **tried: Any) -> Record:
+        """Of an iteration that ended in `state`; what is not said was not `tried`."""
         weights = weights_of(state.mixture)
         weights = weights[weights > 0].astype(state.mixture.dtype)
+        unsaid: dict[str, Any] = {"accepted": True, "step_size": 0.0, "nan_fraction": measured.nan_fraction}
+        unsaid |= {"improvement": None, "gap": None, "objective": None}
         return Record(
             iteration=state.iteration,
-            kind=tried.kind,
-            accepted=accepted,
             num_components=len(weights),
             weights=weights,
-            step_size=tried.step_size,
             elbo=state.elbo,
-            improvement=tried.improvement,
-            gap=tried.gap,
-            objective=tried.objective,
-            seconds=time.perf_counter() - begun.at,
-            evaluations=door.num_evaluations,
-            num_nan=tried.num_nan + measured.num_nan,
+            seconds=time.perf_counter() - cost.begun,
+            evaluations=cost.door.num_evaluations,
+            num_nan=cost.num_nan + measured.num_nan,
             num_zero=measured.num_zero,
-            nan_fraction=measured.num_nan / max(1, measured.estimate.num_draws),
             spread=measured.spread,
             rounding=measured.rounding,
             several_modes=disagree(self.family, state.modes),
-            compile_seconds=compile_seconds() - begun.compiled,
-            spent=dict(door.spent),
+            compile_seconds=compile_seconds() - cost.compiled,
+            spent=dict(cost.door.spent),
+            **unsaid | tried,
         )
 
 
-class Begun:
-    """When an iteration began, by the clock and by that of the compiler."""
+class Cost:
+    """What an iteration costs, from here on: the clock, the evaluations through its door, draws lost to NaN."""
 
-    def __init__(self):
-        self.at, self.compiled = time.perf_counter(), compile_seconds()
+    def __init__(self, door: Door):
+        self.door, self.num_nan, self.begun, self.compiled = door, 0, time.perf_counter(), compile_seconds()
 
-
-@dataclasses.dataclass(frozen=True)
-class Tried:
-    """What an iteration tried, for its record."""
-
-    kind: str
-    step_size: float
-    num_nan: int
-    improvement: Estimate | None = None
-    gap: Estimate | None = None
-    objective: Estimate | None = None
-
-
-def _with_room(mixture: Mixture) -> Mixture:
-    """The mixture with at least one empty slot, doubled if it had none."""
-    return mixture.grow(2 * mixture.capacity) if num_active(mixture) == mixture.capacity else mixture
+    def of(self, stage: tuple[Mixture, int]) -> Mixture:
+        """The result of a stage, whose NaN draws are added."""
+        self.num_nan += stage[1]
+        return stage[0]

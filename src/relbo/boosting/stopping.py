@@ -8,7 +8,7 @@ import equinox as eqx
 
 from relbo.budgets import ENOUGH, FEW
 from relbo.records.outcome import Stop
-from relbo.records.trace import Record
+from relbo.records.trace import Record, spread_of
 
 
 class AbstractStop(eqx.Module):
@@ -85,8 +85,7 @@ class Stalled(AbstractStop):
             return None
         total = sum(record.improvement.value for record in last if record.accepted)
         error = math.sqrt(sum(record.improvement.std_err**2 for record in last if record.accepted))
-        spread = next((record.spread for record in reversed(records) if record.accepted), math.inf)
-        left = min(0.5 * spread**2, 1.0)
+        left = min(0.5 * spread_of(records) ** 2, 1.0)
         if total <= max(2 * error, patience * self.min_improvement, self.min_share * left):
             last_ones = "the last iteration" if patience == 1 else f"the last {patience} iterations"
             much = f" ({total:.1g} +- {error:.1g} nats)" if any(record.accepted for record in last) else ""
@@ -111,7 +110,7 @@ class Near(AbstractStop):
 
     def reason(self, records):
         last = records[-1]
-        divergence = 0.5 * next((record.spread for record in reversed(records) if record.accepted), math.inf) ** 2
+        divergence = 0.5 * spread_of(records) ** 2
         gained = float(last.improvement.value) if last.accepted and last.improvement is not None else 0.0
         tol = self.tol * min(1.0, self.num_seen / last.num_components)
         if not divergence < tol or last.several_modes or not gained < 2 * self.tol:
@@ -157,7 +156,7 @@ class MaxSeconds(AbstractStop):
     seconds: float
 
     def __check_init__(self):
-        if isinstance(self.seconds, bool) or not isinstance(self.seconds, int | float) or not self.seconds >= 0:
+        if type(self.seconds) is bool or not isinstance(self.seconds, int | float) or not self.seconds >= 0:
             raise ValueError(f"a budget of time is a number of seconds, got {self.seconds!r}.")
 
     def reason(self, records):
@@ -176,7 +175,7 @@ class MaxEvaluations(AbstractStop):
     num: int
 
     def __check_init__(self):
-        if isinstance(self.num, bool) or not isinstance(self.num, int) or self.num < 1:
+        if type(self.num) is not int or self.num < 1:
             raise ValueError(f"a budget of evaluations must be a positive integer, got {self.num!r}.")
 
     def reason(self, records):

@@ -14,8 +14,8 @@ from relbo.runtime.tables import Tabular
 
 MAX_FAILURES = 0.05
 """A larger share of failed simulations and the calibration has not passed: those that worked are no fair sample."""
-_ROWS = 8
-_MESSAGE_LENGTH = 200
+_ROWS = 8  # the worst quantities, on one screen
+_MESSAGE_LENGTH = 200  # characters, about two lines
 _HEADING = ("quantity", "p", "draws too high by", "true / claimed sd", "")
 _POWER_SCORE = 1.2816  # the normal quantile of 0.9
 
@@ -113,9 +113,9 @@ class Calibration(Tabular):
                 f"{self._in_words(bad[0])}. Too high: the draws lie too near the mode; too low: too far out, or they "
                 "do not follow the data."
             )
-        found = f"Not calibrated ({p}): the draws of {parameters[0].name} are {self._in_words(parameters[0])}."
+        sentence = f"Not calibrated ({p}): the draws of {parameters[0].name} are {self._in_words(parameters[0])}."
         others = len(bad) - 1
-        return f"{found} {others} more quantit{'ies are' if others > 1 else 'y is'} off." if others else found
+        return f"{sentence} {others} more quantit{'ies are' if others > 1 else 'y is'} off." if others else sentence
 
     def _in_words(self, test: RankTest) -> str:
         problem = test.problem(self.level / NUM_TESTS)

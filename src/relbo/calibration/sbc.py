@@ -33,7 +33,7 @@ from relbo.runtime.choices import whole_number
 from relbo.runtime.require import require
 from relbo.targets import AbstractTarget, from_numpyro
 
-_HOPELESS = 10
+_HOPELESS = 10  # failures without one success: the other simulations would fail, too
 
 
 def calibrate(
@@ -61,7 +61,7 @@ def calibrate(
             - a function `simulate(rng) -> (params, data)` of a NumPy generator, with `make_target(data)`, which gives
               a relbo target or a PyMC model. `params` has the target's names and shapes, or some of them.
         fit: what is calibrated: settings of `relbo.fit` as a dict, or any function `fit(target, seed) -> Posterior`.
-        num_simulations: and so many fits. 100 find gross errors, 1000 subtle ones; the verdict says how subtle.
+        num_simulations: each takes a fit. 100 find gross errors, 1000 subtle ones; the verdict says how subtle.
         num_draws: from every posterior; they are independent, and ranks lie in 0..num_draws.
         num_processes: by default one for every core, fewer if there are few fits; 1 stays in this process. The result
             is the same for any number of them.

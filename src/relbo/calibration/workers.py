@@ -21,8 +21,8 @@ import joblib
 from relbo.calibration.trial import Failure, Ranks, Trial
 from relbo.runtime.choices import whole_number
 
-_FITS_PER_PROCESS = 8
-_FEWEST_THREADS = 2
+_FITS_PER_PROCESS = 8  # a process compiles for itself, which takes as long as a few fits
+_FEWEST_THREADS = 2  # so that one may wait for a callback on the host while the other works
 _DIED = "its process died (killed, out of memory, or ended by the model itself)"
 
 

@@ -48,6 +48,7 @@ def _source(data, arg, kind, drop_missing) -> dict[str, Any]:
 def fit(
     model: o.Model,
     data: o.Data = None,
+    *,
     arg: o.Arg = None,
     kind: o.Kind = None,
     drop_missing: o.DropMissing = False,
@@ -99,6 +100,7 @@ def fit(
 def resume(
     path: Annotated[pathlib.Path, typer.Argument(metavar="FIT", help="A fit, or the checkpoint of one.")],
     model: o.Model,
+    *,
     data: o.Data = None,
     arg: o.Arg = None,
     kind: o.Kind = None,
@@ -128,6 +130,7 @@ def resume(
 @app.command(epilog=_EPILOG)
 def diagnose(
     path: o.Fit,
+    *,
     model: o.MaybeModel = None,
     data: o.Data = None,
     arg: o.Arg = None,
@@ -150,6 +153,7 @@ def diagnose(
 @app.command(epilog=_EPILOG)
 def summary(
     path: o.Fit,
+    *,
     num_draws: o.NumDraws = 2000,
     seed: o.Seed = 0,
     cache: o.Cache = True,
@@ -166,6 +170,7 @@ def summary(
 @app.command(epilog=_EPILOG)
 def sample(
     path: o.Fit,
+    *,
     model: o.MaybeModel = None,
     data: o.Data = None,
     arg: o.Arg = None,
@@ -190,6 +195,7 @@ def sample(
 @app.command(epilog=_EPILOG)
 def predict(
     path: o.Fit,
+    *,
     model: o.Model,
     data: o.Data = None,
     new: Annotated[
@@ -209,13 +215,15 @@ def predict(
     """Draw new observations from a fit. The model's file (executed) and the data it was fitted to are given again."""
     with session(as_json, quiet, debug) as talk:
         cli.work.prepare(talk, False, cache)
-        cli.looks.predict(talk, path, model, _source(data, arg, kind, drop_missing), new or [], num_draws, seed, out)
+        source, draws = _source(data, arg, kind, drop_missing), {"num_draws": num_draws, "seed": seed, "out": out}
+        cli.looks.predict(talk, path, model, source, new or [], **draws)
 
 
 @app.command(epilog=_EPILOG)
 def compare(
     one: o.Fit,
     other: Annotated[pathlib.Path, typer.Argument(help="Another fit, or a NetCDF file of draws (NUTS, say).")],
+    *,
     num_draws: Annotated[int, typer.Option("--num-draws", "-n", min=100, help="How many draws.")] = 10_000,
     seed: o.Seed = 0,
     cache: o.Cache = True,
@@ -232,6 +240,7 @@ def compare(
 @app.command(epilog=_EPILOG)
 def report(
     path: o.Fit,
+    *,
     model: o.MaybeModel = None,
     data: o.Data = None,
     arg: o.Arg = None,
@@ -254,6 +263,7 @@ def report(
 @app.command(epilog=_EPILOG)
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments, all by default: figure1, theory, ...")] = None,
+    *,
     data: Annotated[pathlib.Path | None, typer.Option(help="The folder with the data files.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds.")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Small, on embedded data: a check that all runs.")] = False,

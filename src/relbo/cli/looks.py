@@ -62,6 +62,7 @@ def predict(
     model_text: str,
     source: dict[str, Any],
     new: list[pathlib.Path],
+    *,
     num_draws: int,
     seed: int,
     out: pathlib.Path | None,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from relbo.records.estimate import Estimate
 from relbo.runtime.tables import Tabular
 
-_ROWS = 10
+_ROWS = 10  # the worst parameters, on one screen
 _HEADING = ("parameter", "mean error (floor)", "sd error (floor)", "Wasserstein (floor)")
 
 

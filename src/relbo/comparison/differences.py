@@ -16,10 +16,10 @@ from relbo.records.estimate import Estimate
 
 FALSE_ALARM = 0.01
 """The probability that two samples of one law exceed any floor."""
-_KINDS = 5
+_KINDS = 5  # of floors: means, sds, distances, distances along directions, masses of modes
 _RISK = FALSE_ALARM / _KINDS
-_NUM_DIRECTIONS = 64
-_CHANCE_ROWS = 2000
+_NUM_DIRECTIONS = 64  # some see a difference that no coordinate alone shows
+_CHANCE_ROWS = 2000  # of both samples together: chance is looked at where it is cheap, and scaled
 
 
 def compare(posterior: Posterior, reference: Any, num_draws: int = 10_000, seed: int = 0) -> Agreement:
@@ -85,15 +85,15 @@ def parameter_differences(
     # For the sd what counts is how well the chains know the squares.
     square_ess = np.array([effective_size(column**2, num_chains) for column in theirs.T])
     chance = chance_limit(chance_distances(np.concatenate([ours, theirs])), _RISK / len(names))
-    found = []
+    differences = []
     for index, name in enumerate(names):
         q, reference = ours[:, index], theirs[:, index]
         least = min(ess[index], square_ess[index])
         distances = _distance(q, reference, least, float(chance[index]))
         mean = _mean_error(q, reference, ess[index], _RISK / len(names))
         sd = _sd_error(q, reference, square_ess[index], _RISK / len(names))
-        found.append(ParameterAgreement(name, mean, sd, distances))
-    return found
+        differences.append(ParameterAgreement(name, mean, sd, distances))
+    return differences
 
 
 def _mean_error(q: np.ndarray, reference: np.ndarray, ess: float, risk: float) -> Difference:

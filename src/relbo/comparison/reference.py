@@ -16,7 +16,7 @@ from relbo.runtime.compiling import compiled
 from relbo.targets import AbstractTarget
 from relbo.targets.layout import entry_names, named_leaves
 
-_FEWEST = 20
+_FEWEST = 20  # with fewer every floor is as wide as the posterior
 
 
 @dataclass(frozen=True)

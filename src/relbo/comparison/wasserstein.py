@@ -12,9 +12,9 @@ import math
 import numpy as np
 from scipy.special import gammainccinv
 
-_NUM_BRIDGES = 2000
-_NUM_LEVELS = 300
-_NUM_PERMUTATIONS = 200
+_NUM_BRIDGES = 2000  # moments to a few percent: limits come from a gamma law, not from quantiles of these
+_NUM_LEVELS = 300  # evenly in the logit: tails count
+_NUM_PERMUTATIONS = 200  # as above, and each costs a pass over all directions
 _LEAST_SKEWNESS = 0.5  # estimates of it are noisy, and too small a one makes limits too small
 
 
@@ -70,9 +70,9 @@ def sliced_chance_distances(pooled: np.ndarray, directions: np.ndarray, rng: np.
     half = len(pooled) // 2
     rows = rng.permuted(np.tile(np.arange(2 * half) < half, (_NUM_PERMUTATIONS, 1)), axis=1)
     signs = np.where(rows, 1 / half, -1 / half).astype(np.float32)
-    found = np.zeros(_NUM_PERMUTATIONS)
+    totals = np.zeros(_NUM_PERMUTATIONS)
     for direction in directions:
         projected = pooled[: 2 * half] @ direction
         order = np.argsort(projected)
-        found += np.abs(np.cumsum(signs[:, order], axis=1)[:, :-1]) @ np.diff(projected[order])
-    return found * math.sqrt(half / 2) / len(directions)
+        totals += np.abs(np.cumsum(signs[:, order], axis=1)[:, :-1]) @ np.diff(projected[order])
+    return totals * math.sqrt(half / 2) / len(directions)

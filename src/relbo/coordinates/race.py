@@ -17,9 +17,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Key
 
-from relbo.ascent import GradientAscent, NaturalAscent, lbfgs_paths
+from relbo.ascent import Aim, GradientAscent, NaturalAscent, lbfgs_paths
 from relbo.ascent.base import WINDOW
 from relbo.ascent.curvature import laplace_factors
+from relbo.ascent.natural import Climb
 from relbo.budgets import FEW, budget
 from relbo.coordinates.properness import check_proper
 from relbo.coordinates.tilt import SCORE_DRAWS, best_tilt
@@ -29,16 +30,15 @@ from relbo.mixture import Mixture, nothing
 from relbo.model.door import Door, Rough, anchored, note
 from relbo.model.whitening import WIDE, Whitened
 from relbo.objectives import AbstractEstimator, FiniteStep
-from relbo.oracles.modes import scattered
+from relbo.oracles.modes import WALK_STEPS, scattered
 from relbo.records.estimate import Estimate
 from relbo.runtime.choices import choose_name
 from relbo.runtime.compiling import compiled, host_random, host_split
 
 KINDS = ("auto", "affine", "flow", "dense", "low_rank", "diagonal", "none")
-_WALK_STEPS = 100
 _KEPT = 4
 """Points of a path that are looked at, the end among them."""
-_WIDTHS = (1.0, 0.1, 10.0, 0.3, 3.0, 0.03)
+_WIDTHS = (1.0, 0.1, 10.0, 0.3, 3.0, 0.03)  # factors of three, the likeliest first
 _CATCH_UP = 5.0
 """Windows of its last gain that a runner behind the leader is believed to have ahead."""
 _ANCHORINGS = 2
@@ -133,7 +133,7 @@ def _curved(key, door: Door, num: int, dense: bool) -> tuple[np.ndarray, np.ndar
     initial = np.asarray(door.target.target.initial, np.float64)[:num_walks] - np.asarray(door.target.params.loc)
     around = scattered(key, np.zeros((num_walks - len(initial), door.dim)), np.full(1, -1.0), np.float64)
     points = np.concatenate([initial, around]).astype(door.dtype)
-    paths = lbfgs_paths(lambda at, num_used: door(at, "walks", num_used, (key, 0)), points, _WALK_STEPS, _KEPT)
+    paths = lbfgs_paths(lambda at, num_used: door(at, "walks", num_used, (key, 0)), points, WALK_STEPS, _KEPT)
     paths = paths.astype(np.float64)
     heights = door.numbers(paths[:, -1], "walks")[0]
     ranked = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")
@@ -180,12 +180,12 @@ def _laplace_elbos(key, door: Door, points: np.ndarray, factors: np.ndarray) -> 
 
 def _race(key, door: Door, scale, ascent: NaturalAscent, estimator, runners) -> tuple[LocationScaleParams, float]:
     """The parameters of the best runner, on the host, and its ELBO (up to a constant)."""
-    empty = empty_normals(scale, door.dim, door.dtype)
-    climb = ascent.start(key, door, scale, _unbounded_members(scale, *runners), WIDE)
+    aim = Aim(empty_normals(scale, door.dim, door.dtype), FiniteStep(), estimator)
+    climb = Climb(ascent, key, door, scale, _unbounded_members(scale, *runners), WIDE)
     before = np.full(climb.num, -np.inf)
     while climb.num_done < ascent.num_steps:
-        climb.go(empty, FiniteStep(), estimator, 0, WINDOW, "race")
-        value, std_err = climb.tally.means()
+        climb.go(aim, WINDOW, "race")
+        value, std_err = climb.state.tally.means()
         value = np.where(np.isfinite(value) & (np.arange(climb.num) < climb.num_used), value, -np.inf)
         with np.errstate(invalid="ignore"):
             gain = np.where(np.isfinite(before), value - before, np.inf)
@@ -204,11 +204,11 @@ def _race(key, door: Door, scale, ascent: NaturalAscent, estimator, runners) -> 
         num = max(2, climb.num_used // 2) if halve else climb.num_used
         climb.keep(min(num, climb.num_used), order)
         before = value[order]
-    found = climb.found()
-    ranked = found.order()
+    improved = climb.found()
+    ranked = improved.order()
     if not len(ranked):
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[0], found.params), -np.inf
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[ranked[0]], found.params), float(found.value[ranked[0]])
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[0], improved.params), -np.inf
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[ranked[0]], improved.params), float(improved.value[ranked[0]])
 
 
 def empty_normals(scale, dim: int, dtype) -> Mixture:
@@ -226,9 +226,9 @@ def _slow_race(key, door: Door, estimator, runners) -> tuple[LocationScaleParams
     family = LocationScale(Normal(), Diagonal(), WIDE)
     empty = nothing(family, door.dim, 1, np.dtype(door.dtype))
     params = _unbounded_members(Diagonal(), *(part[:1] for part in runners))
-    found = _slow_ascent().improve(key, door, empty, FiniteStep(), estimator, params, 0)
-    value = float(found.value[0])
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[0], found.params), value if np.isfinite(value) else -np.inf
+    improved = _slow_ascent().improve(key, door, Aim(empty, FiniteStep(), estimator), params)
+    value = float(improved.value[0])
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[0], improved.params), value if np.isfinite(value) else -np.inf
 
 
 @functools.cache

@@ -2,14 +2,13 @@
 
 import numpy as np
 
-from relbo.ascent.curvature import softest
+from relbo.ascent.curvature import NEAR, softest
 from relbo.model.door import Door
 from relbo.runtime.compiling import host_random
 
-SCORE_DRAWS = 32
-_TILTS = (1.0, 0.5, 0.0)
+SCORE_DRAWS = 32  # candidates differ by nats, and share their noise
+_TILTS = (1.0, 0.5, 0.0)  # the whole stretch, half of it, none
 _SOFTEST = 1e-4  # the least curvature that a tilt believes
-_NEAR = 0.1  # standard deviations between the gradients whose difference is a curvature
 
 
 def best_tilt(key, tilted, rank: int, num_draws: int) -> Door:
@@ -39,9 +38,9 @@ def _mean_curvature(rng, door: Door, num_draws: int):
     points = np.concatenate([half, -half])
 
     def times(vector):
-        both = np.concatenate([points + _NEAR * vector, points - _NEAR * vector])
+        both = np.concatenate([points + NEAR * vector, points - NEAR * vector])
         slopes = door.numbers(both, "curvature")[1]
-        along = (slopes[: len(points)] - slopes[len(points) :]) / (2 * _NEAR)
+        along = (slopes[: len(points)] - slopes[len(points) :]) / (2 * NEAR)
         return -np.mean(np.where(np.isfinite(along), along, 0.0), axis=0)
 
     return times

@@ -23,20 +23,20 @@ from jaxtyping import PyTree
 from relbo.diagnostics.modes import DIP
 from relbo.families import AbstractFamily, AbstractNoise, Diagonal, LocationScale, LocationScaleParams
 from relbo.families.noise import StudentT
-from relbo.mixture import Mixture, draw_from, locations_of, log_densities, log_mixture, map_chunks, weights_of
+from relbo.mixture import Mixture, draw_from, joined, locations_of, log_densities, log_mixture, map_chunks, weights_of
 from relbo.model.door import Door
 from relbo.model.whitening import Whitened
 from relbo.oracles import search_modes
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.compiling import compiled, host_split
 
-_DF = 2.0
-_MOST_MODES = 16
-_SPREAD_DRAWS = 256
-_WAY_POINTS = 16
-_REPEATED = 256
-_UNCOVERED = np.log(10.0)
-_NEGLIGIBLE = np.log(1e-3)
+_DF = 2.0  # degrees of freedom: ratios are bounded for every target that has a variance
+_MOST_MODES = 16  # the heaviest; more would each get too few draws to be seen
+_SPREAD_DRAWS = 256  # a standard deviation to one in twenty
+_WAY_POINTS = 16  # a valley narrower than a fifteenth of the way is no gap between modes
+_REPEATED = 256  # evaluated twice: a density that is random now and then shows it
+UNCOVERED = np.log(10.0)  # less than a tenth of the mass that there is
+_NEGLIGIBLE = np.log(1e-3)  # of the mass: below what a fit resolves
 _HEAVY_MODE = np.log(0.05)  # of the mass: a flow that lacks so much would not pay
 _APART = 2.0  # nats: members whose locations are nearer are one mode
 
@@ -148,11 +148,11 @@ def missing_modes(key, door: Door, mixture: Mixture, log_z: float) -> NewModes:
     approximation, is below a thousandth. A point from which log p rises all the way to a component is a tail.
     """
     searches = search_modes(key, door, mixture.family)
-    members = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *searches)
+    members = joined(*searches)
     # Stack by stack, so that a fit which does this compiles nothing for it.
-    locations = np.concatenate([np.asarray(locations_of(mixture.family, one), np.float64) for one in searches])
-    found = _heights(door, mixture, members, locations)
-    chosen = uncovered(found, log_z)
+    locations = np.concatenate([np.asarray(locations_of(mixture.family, stack), np.float64) for stack in searches])
+    heights = _heights(door, mixture, members, locations)
+    chosen = uncovered(heights, log_z)
     padded = np.resize(chosen, _MOST_MODES) if len(chosen) else np.zeros(_MOST_MODES, int)
     log_weights = np.where(np.arange(_MOST_MODES) < len(chosen), -np.log(max(1, len(chosen))), -np.inf)
     kept = jax.tree.map(lambda leaf: np.asarray(leaf)[padded], members)
@@ -182,11 +182,11 @@ def uncovered(seen: Heights, log_z: float, negligible: float = _NEGLIGIBLE) -> n
     """The members, the heaviest first, that are modes where the mixture has no mass, each apart from those before."""
     log_mass = seen.log_p - seen.log_peak - log_z
     with np.errstate(invalid="ignore"):
-        lacking = np.isfinite(seen.log_p) & (seen.log_p - log_z - seen.log_q > _UNCOVERED)
+        lacking = np.isfinite(seen.log_p) & (seen.log_p - log_z - seen.log_q > UNCOVERED)
         candidate = lacking & (log_mass > negligible) & (seen.valley < seen.log_p - DIP)
     chosen: list[int] = []
     for member in np.argsort(-np.where(candidate, log_mass, -np.inf), kind="stable"):
-        apart = all(not seen.cross[one, member] > seen.log_peak[one] - _APART for one in chosen)
+        apart = all(not seen.cross[other, member] > seen.log_peak[other] - _APART for other in chosen)
         if candidate[member] and apart and len(chosen) < _MOST_MODES:
             chosen.append(int(member))
     return np.array(chosen, int)
@@ -218,9 +218,7 @@ def _heights(door: Door, mixture: Mixture, members: PyTree, locations: np.ndarra
 
 def _heavy_mixture(key, mixture: Mixture, modes: NewModes) -> Mixture:
     """A heavy companion of every component; behind their slots are those of modes, of half the weight."""
-    params = jax.tree.map(
-        lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), mixture.params, modes.members
-    )
+    params = joined(mixture.params, modes.members)
     log_weights = np.concatenate([np.asarray(mixture.log_weights), modes.log_weights])
     log_weights = (log_weights - (np.log(2.0) if modes.any else 0.0)).astype(mixture.dtype)
     return Mixture(*_heavy_members(key, mixture.family, params), log_weights)
@@ -236,7 +234,7 @@ def _heavy_members(key, family: AbstractFamily, params: PyTree) -> tuple[Locatio
 
 @partial(compiled, runs_once=True)
 def _spreads(key, family, params):
-    draws = jax.vmap(lambda one: family.sample(key, one, _SPREAD_DRAWS))(params)
+    draws = jax.vmap(lambda member: family.sample(key, member, _SPREAD_DRAWS))(params)
     return draws.mean(axis=1), jnp.log(jnp.maximum(draws.std(axis=1), 1e-6))
 
 

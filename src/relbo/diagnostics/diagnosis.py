@@ -12,7 +12,7 @@ from relbo.records.estimate import Estimate
 from relbo.records.outcome import Stop
 from relbo.runtime.tables import Tabular
 
-_SHOWN = 3
+_SHOWN = 3  # parameters of each kind: the table stays on one screen
 _LOOSE = 1.0
 """Nats: a gap beyond is towards a component that a step may use a thousandth of."""
 

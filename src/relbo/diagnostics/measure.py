@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from relbo.diagnostics import estimates
-from relbo.diagnostics.defensive import NewModes, constrained, draw, new_modes
+from relbo.diagnostics.defensive import UNCOVERED, NewModes, constrained, draw, new_modes
 from relbo.diagnostics.diagnosis import Defensive, Diagnosis
 from relbo.diagnostics.modes import confirmed, modes_of
 from relbo.diagnostics.parameters import check_parameters, named_columns
@@ -19,9 +19,8 @@ from relbo.runtime.compiling import host_split
 from relbo.targets.stored import StoredTarget
 
 _HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
-_LACKING = np.log(10.0)
-_LAST = 3
-_MOST_AXES = 64
+_LAST = 3  # iterations, whose gains tell whether the fit was still under way
+_MOST_AXES = 64  # evenly chosen: a heavy tail is seldom that of one coordinate
 
 
 @dataclass(frozen=True)
@@ -121,16 +120,16 @@ def diagnosis_of(seen: Measurements) -> Diagnosis:
     """The numbers, from plain arrays."""
     num_own = seen.num_own
     own_ratio = seen.log_ratio[:num_own]
-    found = estimates.worth(seen.log_ratio, seen.log_heavy, num_own)
+    worth = estimates.worth(seen.log_ratio, seen.log_heavy, num_own)
     alone = estimates.weigh(own_ratio)
     log_weight = estimates.balanced(seen.log_ratio, seen.log_heavy, num_own)
     together = estimates.weigh(log_weight, explored=num_own < len(log_weight))
-    lacking = seen.log_ratio - found.log_z.value > _LACKING
+    lacking = seen.log_ratio - worth.log_z.value > UNCOVERED
     return Diagnosis(
-        elbo=found.elbo,
+        elbo=worth.elbo,
         gap=seen.gap,
-        log_z=found.log_z,
-        kl=found.kl,
+        log_z=worth.log_z,
+        kl=worth.kl,
         misplaced=estimates.misplaced_mass(together, seen.log_heavy, num_own),
         k_hat=alone.k_hat,
         k_hat_limit=alone.k_hat_limit,

@@ -20,8 +20,8 @@ from relbo.runtime.compiling import compiled
 
 DIP = 0.5
 """Nats. Two equal normals are told apart from a distance of about three standard deviations on."""
-_POINTS_BETWEEN = 15
-_MOST_CONFIRMED = 16
+_POINTS_BETWEEN = 15  # a valley narrower than a sixteenth of the way separates nothing
+_MOST_CONFIRMED = 16  # the heaviest: pairs grow with their square
 _NEIGHBOURS = 32
 """Ways are tried from each component to so many nearest ones, so that their number grows with the components'."""
 

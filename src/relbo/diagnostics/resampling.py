@@ -10,8 +10,8 @@ from relbo.posterior.posterior import Posterior
 from relbo.runtime.choices import seed_number, whole_number
 from relbo.runtime.compiling import host_split
 
-_DRAWN_FOR_ONE = 4
-_FEWEST_DRAWN = 4000
+_DRAWN_FOR_ONE = 4  # so that uneven weights need not repeat many of them
+_FEWEST_DRAWN = 4000  # so that the tail by which weights are smoothed has 190
 
 
 def resample(posterior: Posterior, num_draws: int = 2000, seed: int = 0) -> PyTree:

@@ -29,10 +29,10 @@ WORDS = {
     "model": "The model itself has a problem",
 }
 
-MOST_NAN = 0.01
+MOST_NAN = 0.01  # of the draws: what was left out there could be a part of the posterior
 MOST_ZERO = 0.9
 """Of the mixture, outside the support: `sample` rejects what is there, and what is left can be judged as any other."""
-LEAST_MISSED = 0.02
+LEAST_MISSED = 0.02  # of the mass: what a flow may lack, too
 GOOD_KL = 0.1
 """Nats. By Pinsker no probability is off by more than 0.22, and an error spread over many parameters is far smaller in
 each; what single parameters may be off is bounded apart."""
@@ -42,20 +42,20 @@ FINITE_VARIANCE = 0.5
 """Of k-hat, below which weights have a variance. Where KL is large, others may have missed a part of the posterior: of
 a regularised horseshoe, 0.43 nats away by weights of k-hat 0.60 and 0.75 in truth, resampled draws of a long tail were
 too narrow by a fifth."""
-LARGE_GAIN = 0.05
+LARGE_GAIN = 0.05  # nats an iteration, half of `GOOD_KL`: the fit was under way
 GOOD_MOMENT = 0.1
 """Of a standard deviation, for a mean; relative, for a standard deviation."""
 
 
-def judge(found: "Diagnosis") -> tuple[str, str]:
+def judge(diagnosis: "Diagnosis") -> tuple[str, str]:
     """The status, one of the keys of WORDS, and the sentence."""
     for status, rule in _RULES:
-        reason = rule(found)
+        reason = rule(diagnosis)
         if reason is not None:
             words = WORDS[status]
             joint = "; " if ":" in words else ": "
             return status, f"{words}{joint}{reason}"
-    return "tails", f"{WORDS['tails']}: {_tails_reason(found)}"
+    return "tails", f"{WORDS['tails']}: {_tails_reason(diagnosis)}"
 
 
 def low(estimate: "Estimate") -> float:
@@ -66,20 +66,20 @@ def high(estimate: "Estimate") -> float:
     return float(estimate.value + 2 * estimate.std_err)
 
 
-def _model(found: "Diagnosis") -> str | None:
-    if found.stop.kind == "failed" and found.stop.limit != "memory":
-        return f"the fit ended early, {found.stop_reason}. Mend that, and continue with start=."
-    nan, zero = found.num_nan / found.num_draws, found.num_zero / found.num_draws
-    if found.num_infinite:
+def _model(diagnosis: "Diagnosis") -> str | None:
+    if diagnosis.stop.kind == "failed" and diagnosis.stop.limit != "memory":
+        return f"the fit ended early, {diagnosis.stop_reason}. Mend that, and continue with start=."
+    nan, zero = diagnosis.num_nan / diagnosis.num_draws, diagnosis.num_zero / diagnosis.num_draws
+    if diagnosis.num_infinite:
         return (
-            f"its log density is +inf at {found.num_infinite} of {found.num_draws} draws, and what is infinite has no "
-            "posterior. Look there for a scale of zero, log(0) or a division by zero."
+            f"its log density is +inf at {diagnosis.num_infinite} of {diagnosis.num_draws} draws, and what is infinite "
+            "has no posterior. Look there for a scale of zero, log(0) or a division by zero."
         )
     if nan > MOST_NAN:
         return f"{_percent(nan)} of the draws have a NaN log density. Look at the model there, for overflow or log(0)."
-    if found.irreproducible > 0:
+    if diagnosis.irreproducible > 0:
         return (
-            f"its log density is random: twice at the same point it differs by up to {found.irreproducible:.2g}. "
+            f"its log density is random: twice at the same point it differs by up to {diagnosis.irreproducible:.2g}. "
             "Fix the randomness (a seed, the number of particles)."
         )
     if zero > MOST_ZERO:
@@ -87,78 +87,78 @@ def _model(found: "Diagnosis") -> str | None:
             f"{_percent(zero)} of the mixture lies outside its support. Declare the supports of the parameters, so "
             "that no draw can."
         )
-    if found.decay < 1:
+    if diagnosis.decay < 1:
         return (
-            f"it is improper: along a line its density falls only as r^-{max(found.decay, 0):.1f}, which has no finite "
-            "integral. Give the parameters proper priors."
+            f"it is improper: along a line its density falls only as r^-{max(diagnosis.decay, 0):.1f}, which has no "
+            "finite integral. Give the parameters proper priors."
         )
     return None
 
 
-def _missed(found: "Diagnosis") -> str | None:
-    if low(found.missed_mass) < LEAST_MISSED:
+def _missed(diagnosis: "Diagnosis") -> str | None:
+    if low(diagnosis.missed_mass) < LEAST_MISSED:
         return None
     return (
         "a fresh search found modes that the mixture lacks, with "
-        f"{_percent(float(found.missed_mass.value))} of the mass. {_to_go_on(found)} It begins at the modes that such "
-        "a search finds."
+        f"{_percent(float(diagnosis.missed_mass.value))} of the mass. {_to_go_on(diagnosis)} It begins at the modes "
+        "that such a search finds."
     )
 
 
-def _to_go_on(found: "Diagnosis") -> str:
+def _to_go_on(diagnosis: "Diagnosis") -> str:
     """How to continue, by what ended the fit."""
-    if found.stop.limit == "components":
+    if diagnosis.stop.limit == "components":
         return "Continue with fit(target, start=posterior) and a larger max_components."
-    if found.stop.kind == "budget":
+    if diagnosis.stop.kind == "budget":
         return "Continue with fit(target, start=posterior) and a larger budget."
     return "Continue with fit(target, start=posterior)."
 
 
-def _good(found: "Diagnosis") -> str | None:
-    if not found.defensive.reliable or high(found.kl) > GOOD_KL or wrong_parameters(found):
+def _good(diagnosis: "Diagnosis") -> str | None:
+    if not diagnosis.defensive.reliable or high(diagnosis.kl) > GOOD_KL or wrong_parameters(diagnosis):
         return None
-    if not found.k_hat < found.k_hat_limit:
-        if found.tail_error > NEGLIGIBLE_ERROR:
+    if not diagnosis.k_hat < diagnosis.k_hat_limit:
+        if diagnosis.tail_error > NEGLIGIBLE_ERROR:
             return None
         return (
-            f"the mixture is within {_nats(found.kl)} of the posterior. k-hat is {found.k_hat:.2g}, but of a tail that "
-            "is too small to matter."
+            f"the mixture is within {_nats(diagnosis.kl)} of the posterior. k-hat is {diagnosis.k_hat:.2g}, but of a "
+            "tail that is too small to matter."
         )
-    return f"the mixture is within {_nats(found.kl)} of the posterior; its draws can be used as they are."
+    return f"the mixture is within {_nats(diagnosis.kl)} of the posterior; its draws can be used as they are."
 
 
-def _not_converged(found: "Diagnosis") -> str | None:
+def _not_converged(diagnosis: "Diagnosis") -> str | None:
     # Unreliable weights may have seen only a part of log Z; what a component can gain is known without them.
-    if low(found.kl) < LARGE_KL and (found.defensive.reliable or low(found.gap) < LARGE_KL):
+    if low(diagnosis.kl) < LARGE_KL and (diagnosis.defensive.reliable or low(diagnosis.gap) < LARGE_KL):
         return None
-    if found.stopped_early or max(low(found.gap), found.last_gain) > LARGE_GAIN:
+    if diagnosis.stopped_early or max(low(diagnosis.gap), diagnosis.last_gain) > LARGE_GAIN:
         return (
-            f"log Z - ELBO is {_about(found.kl)} nats, and the fit stopped because {found.stop_reason}. "
-            f"{_to_go_on(found)}"
+            f"log Z - ELBO is {_about(diagnosis.kl)} nats, and the fit stopped because {diagnosis.stop_reason}. "
+            f"{_to_go_on(diagnosis)}"
         )
-    if found.defensive.reliable and found.defensive.k_hat < FINITE_VARIANCE:
+    if diagnosis.defensive.reliable and diagnosis.defensive.k_hat < FINITE_VARIANCE:
         return None
     return (
-        f"log Z - ELBO is at least {_about(found.kl)} nats, and components of this family no longer help. Try another "
-        'family ("student_t"), or reparameterise the model.'
+        f"log Z - ELBO is at least {_about(diagnosis.kl)} nats, and components of this family no longer help. Try "
+        'another family ("student_t"), or reparameterise the model.'
     )
 
 
-def _resample(found: "Diagnosis") -> str | None:
-    if not found.defensive.reliable:
+def _resample(diagnosis: "Diagnosis") -> str | None:
+    if not diagnosis.defensive.reliable:
         return None
-    wrong = wrong_parameters(found)
-    what = f"log Z - ELBO is {_about(found.kl)} nats"
+    wrong = wrong_parameters(diagnosis)
+    what = f"log Z - ELBO is {_about(diagnosis.kl)} nats"
     if wrong:
         what = f"{what}, and {wrong[0].describe()}"
     return f"{what}. The importance weights mend it: relbo.resample(posterior), or to_arviz(importance_resampled=True)."
 
 
-def _tails_reason(found: "Diagnosis") -> str:
+def _tails_reason(diagnosis: "Diagnosis") -> str:
     return (
-        f"the posterior's are heavier than the mixture's (k-hat {found.k_hat:.2g}, with a defensive component "
-        f'{found.defensive.k_hat:.2g}), and weights cannot mend that. Try family="student_t" or more components; means '
-        "and central intervals can be used."
+        f"the posterior's are heavier than the mixture's (k-hat {diagnosis.k_hat:.2g}, with a defensive component "
+        f'{diagnosis.defensive.k_hat:.2g}), and weights cannot mend that. Try family="student_t" or more components; '
+        "means and central intervals can be used."
     )
 
 
@@ -171,13 +171,13 @@ _RULES = (
 )
 
 
-def wrong_parameters(found: "Diagnosis"):
+def wrong_parameters(diagnosis: "Diagnosis"):
     """Those whose mean or standard deviation is off by more than GOOD_MOMENT, three standard errors allowed."""
 
     def off(estimate) -> bool:
         return abs(estimate.value) - 3 * estimate.std_err > GOOD_MOMENT
 
-    return [check for check in found.parameters if off(check.mean_error) or off(check.log_sd_error)]
+    return [check for check in diagnosis.parameters if off(check.mean_error) or off(check.log_sd_error)]
 
 
 def _percent(share: float) -> str:

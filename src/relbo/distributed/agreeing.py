@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-_DIGEST = 16
+_DIGEST = 16  # bytes: two that differ never agree by chance
 _LONGEST = 2000  # bytes of an error that the first process passes on
 _ALIKE = "Start all of them with the same environment, the same program and the same arguments."
 

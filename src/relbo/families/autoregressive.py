@@ -27,8 +27,8 @@ from jaxtyping import Array, ArrayLike, Float
 from relbo.families.skew import Skew, no_skew
 
 _Numbers = Array | np.ndarray
-NUM_LAYERS = 3
-_FEWEST_UNITS, MOST_UNITS = 32, 64
+NUM_LAYERS = 3  # each in the reverse order of the one before: every pair is met both ways
+_FEWEST_UNITS, MOST_UNITS = 32, 64  # twice the dimension, between these: fewer cannot bend, more are slow to learn
 _STEEPEST = 4.0
 """The largest |s| of a layer: what a few draws far out suggest must not overflow."""
 _LINEAR_TO = 4.0

@@ -34,7 +34,7 @@ class AbstractFamily(eqx.Module):
 
     def log_probs(self, params: PyTree, points: Float[Array, "num dim"]) -> Float[Array, "num stack"]:
         """The log density of every one of a stack of members at every point; normals have matrix products for it."""
-        return jax.vmap(lambda point: jax.vmap(lambda one: self.log_prob(one, point))(params))(points)
+        return jax.vmap(lambda point: jax.vmap(lambda member: self.log_prob(member, point))(params))(points)
 
     @abstractmethod
     def location(self, params: PyTree) -> Float[Array, " dim"]: ...
@@ -70,15 +70,6 @@ class AbstractFamily(eqx.Module):
     def symmetric(self) -> bool:
         """Whether every member looks the same from its location in opposite directions."""
         return False
-
-    @property
-    def has_inner(self) -> bool:
-        """Whether the family has `log_inner`, which norm-corrective steps need."""
-        return False
-
-    def log_inner(self, params: PyTree, other: PyTree) -> Float[Array, ""]:
-        r"""$\log \int s(z)\, s'(z)\, dz$ of two members, in closed form; only where `has_inner`."""
-        raise NotImplementedError(f"{type(self).__name__} has no inner products in closed form.")
 
 
 class Box(eqx.Module):

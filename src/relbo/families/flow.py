@@ -1,6 +1,6 @@
 r"""Components with a map of their own: $z = m + A\, (T(\varepsilon) - T(0))$ with a flow $T$ and normal noise.
 
-For curved modes that lie far apart, where no single map of coordinates makes all of them round. The dear option: the
+For curved modes that lie far apart, where no one map of coordinates makes all of them round. The expensive option: the
 density of a component, which every step of every other one needs, is an inverse, coordinate after coordinate, and there
 are no natural gradients.
 """

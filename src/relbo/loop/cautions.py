@@ -12,9 +12,9 @@ from relbo.runtime.warn import warn
 
 _COARSE = 0.01
 """Nats, and standard deviations: a last digit that is worth more is warned of."""
-_LEAST_ZERO = 0.01
-_NUM_REPEATED = 16
-_NUM_SOUGHT = 1024
+_LEAST_ZERO = 0.01  # of the draws: less hardly moves the ELBO
+_NUM_REPEATED = 16  # a density that is random is so nearly everywhere
+_NUM_SOUGHT = 1024  # to meet again what one draw in a hundred met
 
 
 def caution(posterior: Posterior) -> None:

@@ -18,7 +18,7 @@ from relbo.boosting.stopping import (
     Near,
     Stalled,
 )
-from relbo.budgets import budget
+from relbo.budgets import MOST_COMPONENTS, budget
 from relbo.loop.cautions import caution
 from relbo.loop.progress import progress
 from relbo.loop.running import Run
@@ -57,28 +57,29 @@ def fit(
 ) -> Posterior:
     r"""Fit a mixture to a target, or to a PyMC model: find coordinates, boost, stop by the duality gap, polish.
 
-    Without a target inside `with model:`, the PyMC model is meant, as it is in PyMC's own functions.
-
-    There are at most `max_components`, 32 by default (1 is a single normal, plain variational inference), and at most
-    `max_evaluations` of the log density, for a model that is dear; after `max_seconds` the fit ends with what it has.
-    `stop` replaces the other rules, `Near()`, `GapBelow()` and `Stalled()` by default. `settings` are those of
-    `relbo.make_booster`: family, objective, oracle, step, estimator, refine, precondition, min_improvement,
-    num_measure, max_memory. With a step rule that is not monotone (the fixed step) the best iterate is returned, by
-    ELBO or by `best_by(posterior)`, larger being better. `start` continues a posterior with more components.
-
-    `checkpoint` is the path of a file that is written after every iteration. The same call, after the process was
-    killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file of a
-    finished fit gives its result at once, or goes on if more components are allowed. `relbo.load` reads it, too.
-
-    `mesh`, a `jax.sharding.Mesh`, divides the work among devices, also of several processes (`relbo.distributed.init`):
-    the rows of the data (`shard="data"`) or the points at which the model is evaluated (`shard="points"`), by default
-    whichever suits the size of the data. Data that lie on several devices already need no `mesh`. Every process makes
-    the same call, and gets the same posterior; the first of them writes the checkpoint.
+    Arguments:
+        target: what a `relbo.from_...` made, or a PyMC model. Inside `with model:` it may be left out, as in PyMC.
+        seed: the same seed gives the same result on the same machine.
+        max_components: 32 by default; 1 is a single normal, plain variational inference.
+        max_evaluations, max_seconds: budgets, for an expensive model; the fit ends with what it has.
+        stop: rules in place of the default ones, `Near()`, `GapBelow()` and `Stalled()`.
+        best_by: a number for a posterior, larger being better. By it, or by the ELBO, the best iterate is chosen where
+            the step rule is not monotone (the fixed step).
+        checkpoint: the path of a file that is written after every iteration. The same call, after the process was
+            killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file
+            of a finished fit gives its result at once, or goes on if more components are allowed. `load` reads it.
+        start: a posterior to continue, with more components.
+        mesh: a `jax.sharding.Mesh` that divides the work among devices, also of several processes
+            (`relbo.distributed.init`): every process makes the same call and gets the same posterior, and the first of
+            them writes the checkpoint. Data that lie on several devices already need none.
+        shard: what it divides, the rows of the data ("data") or the points at which the model is evaluated ("points");
+            by default whichever suits the size of the data.
+        settings: those of `relbo.make_booster`: family, objective, oracle, step, estimator, refine, precondition,
+            min_improvement, num_measure, max_memory.
 
     Ctrl-C does not raise: the posterior so far is returned, with a warning. The same happens if the log density raises,
-    or is NaN too often, in the middle of a fit. SIGTERM does not return: the process ends with status 143, and nothing
-    of the fit is left but its checkpoint, if there is one; a message says which. A log density that calls `sys.exit`
-    ends the process, too. The same seed gives the same result on the same machine.
+    or is NaN too often, in the middle of a fit. SIGTERM ends the process, with status 143: of the fit only its
+    checkpoint is left, and a message says so, or that there is none. A log density that calls `sys.exit` ends it, too.
 
     >>> import jax.numpy as jnp, relbo
     >>> target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), jnp.zeros(2))
@@ -87,7 +88,7 @@ def fit(
     """
     _check_settings(settings)
     _check_objects(start, best_by, checkpoint)
-    limit = 32 if max_components is None else whole_number("max_components", max_components, 1)
+    limit = MOST_COMPONENTS if max_components is None else whole_number("max_components", max_components, 1)
     seed = seed_number(seed)
     target, points_over = placed(as_target(target), mesh, shard)
     booster = dataclasses.replace(_checked_booster(target, start, settings), points_over=points_over)

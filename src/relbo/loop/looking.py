@@ -14,29 +14,28 @@ from relbo.diagnostics.defensive import has_heavy_mode, missing_modes
 from relbo.posterior.posterior import Posterior
 
 
-def seek(booster: Booster, key: Key[Array, ""], state: State) -> tuple[State | None, Counter]:
-    """The state with modes that its mixture lacks as starts, None if there are none; and the evaluations spent."""
+def seek(booster: Booster, key: Key[Array, ""], state: State, spent: Counter) -> State | None:
+    """The state with modes that its mixture lacks as starts, None if there are none; `spent` counts evaluations."""
     num_modes = booster.oracle.starts.num_modes
     if not num_modes or not booster.target.differentiable:
-        return None, Counter()
-    door = booster.door(state.target)
-    found = missing_modes(jax.random.fold_in(key, state.iteration), door, state.mixture, float(state.elbo.value))
-    if not found.any:
-        return None, door.spent
-    num = min(num_modes, int(np.sum(found.log_weights > -np.inf)))
-    old = state.modes if state.modes is not None else found.members
+        return None
+    door = booster.door(state.target, spent)
+    lacking = missing_modes(jax.random.fold_in(key, state.iteration), door, state.mixture, float(state.elbo.value))
+    if not lacking.any:
+        return None
+    num = min(num_modes, int(np.sum(lacking.log_weights > -np.inf)))
+    old = state.modes if state.modes is not None else lacking.members
     modes = jax.tree.map(
-        lambda new, known: np.concatenate([np.asarray(new)[:num], np.asarray(known)])[:num_modes], found.members, old
+        lambda new, known: np.concatenate([np.asarray(new)[:num], np.asarray(known)])[:num_modes], lacking.members, old
     )
-    return dataclasses.replace(state, modes=modes, explore=2), door.spent
+    return dataclasses.replace(state, modes=modes, explore=2)
 
 
-def has_other_mode(booster: Booster, state: State) -> tuple[bool, Counter]:
-    """Whether the first component lacks a heavy mode, which a flow, one hill, would lack too; and evaluations."""
+def has_other_mode(booster: Booster, state: State, spent: Counter) -> bool:
+    """Whether the first component lacks a heavy mode, which a flow, one hill, would lack too."""
     if state.modes is None:
-        return False, Counter()
-    door = booster.door(state.target)
-    return has_heavy_mode(door, state.mixture, state.modes, float(state.elbo.value)), door.spent
+        return False
+    return has_heavy_mode(booster.door(state.target, spent), state.mixture, state.modes, float(state.elbo.value))
 
 
 def resumed(booster: Booster, key: Key[Array, ""], start: Posterior) -> State:

@@ -27,11 +27,11 @@ from relbo.runtime.tables import html_line, html_table
 
 LINE_SECONDS = 10.0
 """From one line of a log to the next."""
-_ROWS = 8
+_ROWS = 8  # iterations, the last ones
 _REFRESHES = 4  # a second
-_NOTEBOOK_SECONDS = 0.5
+_NOTEBOOK_SECONDS = 0.5  # a notebook draws its output anew each time
 _BARS = "▁▂▃▄▅▆▇█"
-_MOST_BARS = 24
+_MOST_BARS = 24  # so that the line fits beside its labels
 _FIRST = ("refinement", "proposals", "measuring")
 """Purposes of evaluations that come after the coordinates are found, in the first iteration."""
 

@@ -34,7 +34,7 @@ MAX_NAN_FRACTION = 0.1
 _BEHIND = 0.1
 """Nats by which a flow alone may be worse than a fit that has ended: boosting in its coordinates gains as much."""
 _POLISH_KEY = 2**31 - 1  # no iteration has these numbers
-_MODES_KEY = 2**31 - 2
+_MODES_KEY = 2**31 - 2  # nor this one
 
 
 class Run:
@@ -63,11 +63,11 @@ class Run:
         """Whether it goes on from a checkpoint."""
         self.rough: Rough | None = None
         """What the search for a map had come to, before there is a state."""
-        self.looking: Counter = Counter()
-        """Evaluations of that search, for the next record."""
+        self.spent: Counter = Counter()
+        """Evaluations since the last record, for the next one."""
         self.final: State | None = None
         self.best: tuple[float, State] | None = None
-        self.about: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
 
     @property
     def current(self) -> State:
@@ -84,20 +84,20 @@ class Run:
                 self.best = (self._value(start), _showing(self.current, start.mixture, start.elbo))
         if self.file is None:
             return
-        self.about = fingerprint(self.booster, self.seed, start)
-        found = self.file.read(self.booster)
-        if found is None:
+        self.facts = fingerprint(self.booster, self.seed, start)
+        contents = self.file.read(self.booster)
+        if contents is None:
             return
-        check_same_fit(found, self.booster, self.about, self.file.path)
-        posterior, about = found.posterior, found.header["fit"]
+        check_same_fit(contents, self.booster, self.facts, self.file.path)
+        posterior, facts = contents.posterior, contents.header["fit"]
         self.is_taken_up = True
-        self.about["start"] = about["start"]
+        self.facts["start"] = facts["start"]
         self._resume(posterior)
-        self.first_new = min(about["first_new"], len(self.records) - 1)
-        if about["best"] is not None:
-            best = found.best or self.current.mixture
-            self.best = (float(about["best"]), _showing(self.current, best, decode_estimate(about["best_elbo"])))
-        if about["finished"] and (now := self._stop()) is not None and now.sentence == posterior.stop_reason:
+        self.first_new = min(facts["first_new"], len(self.records) - 1)
+        if facts["best"] is not None:
+            best = contents.best or self.current.mixture
+            self.best = (float(facts["best"]), _showing(self.current, best, decode_estimate(facts["best_elbo"])))
+        if facts["finished"] and (stop := self._stop()) is not None and stop.sentence == posterior.stop_reason:
             self.final = _showing(self.current, posterior.mixture, posterior.elbo)
             self.stop, self.records = posterior.stop, list(posterior.trace)
 
@@ -150,16 +150,16 @@ class Run:
                 self.file.finish()
             return
         if self.state is None:
-            self._take(*self.booster.init(jax.random.fold_in(self.key, 0), self.may_learn), report)
+            self._take(*self.booster.init(jax.random.fold_in(self.key, 0), self.may_learn, self.spent), report)
         elif self.is_continued and not self.is_taken_up:
             self._seek()
         while True:
             key = jax.random.fold_in(self.key, self.current.iteration + 1)
             ended = self._stop() is not None
             if self._should_learn(ended):
-                self._take(*self.booster.learn(key, self.current, _BEHIND if ended else 0.0), report)
+                self._take(*self.booster.learn(key, self.current, _BEHIND if ended else 0.0, self.spent), report)
             elif (stop := self._end()) is None:
-                self._take(*self.booster.step(key, self.current, self.most), report)
+                self._take(*self.booster.step(key, self.current, self.most, self.spent), report)
             else:
                 break
         self.stop, self.state = stop, self._better()
@@ -195,9 +195,9 @@ class Run:
 
     def _seek(self) -> bool:
         """Look for modes that the mixture lacks, as a diagnosis does; those found are the next starts of the oracle."""
-        found, spent = seek(self.booster, jax.random.fold_in(self.key, _MODES_KEY), self.current)
-        self.state, self.looking = found or self.state, self.looking + spent
-        return found is not None
+        sought = seek(self.booster, jax.random.fold_in(self.key, _MODES_KEY), self.current, self.spent)
+        self.state = sought or self.state
+        return sought is not None
 
     def _should_learn(self, ended: bool) -> bool:
         """Whether to try a flow now."""
@@ -205,12 +205,8 @@ class Run:
             return False
         if not self.booster.can_learn(self.current):
             return False
-        return ended or is_bent(self.records[0].spread) or not self._has_other_mode()
-
-    def _has_other_mode(self) -> bool:
-        found, spent = has_other_mode(self.booster, self.current)
-        self.looking = self.looking + spent
-        return found
+        bent = is_bent(self.records[0].spread)
+        return ended or bent or not has_other_mode(self.booster, self.current, self.spent)
 
     def _better(self) -> State:
         """The better of the mixture so far and of the one before coordinates were learned."""
@@ -226,10 +222,7 @@ class Run:
         self.num_old = len(self.records)
 
     def _take(self, state: State, record: Record, report) -> None:
-        if self.looking:
-            evaluations, spent = record.evaluations + self.looking.total(), Counter(record.spent) + self.looking
-            record, self.looking = dataclasses.replace(record, evaluations=evaluations, spent=dict(spent)), Counter()
-        self.state, self.records = state, [*self.records, self.crew.agreed(state, record)]
+        self.state, self.records, self.spent = state, [*self.records, self.crew.agreed(state, record)], Counter()
         if record.kind == "flow" and record.accepted:  # the rules judge what is done in the new coordinates
             self.first_new = len(self.records) - 1
         if not self.booster.step_rule.monotone:
@@ -240,13 +233,13 @@ class Run:
 
     def _write(self, file: Checkpoint, finished: bool) -> None:
         value, best = self.best or (None, None)
-        about = {
+        facts = {
             "first_new": self.first_new,
             "best": None if value is None else encode_number(value),
             "best_elbo": None if best is None else encode_estimate(best.elbo),
             "finished": finished,
         }
-        file.write(self._shown(), self.about | about, best)
+        file.write(self._shown(), self.facts | facts, best)
         if finished:
             file.finish()
 

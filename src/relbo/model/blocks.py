@@ -14,12 +14,12 @@ class Sizes(NamedTuple):
     points: int
     """Where data are few: more would hardly be faster, and few points are padded to so many."""
     coordinates: int
-    """And the coordinates times the points: in many dimensions few points are asked for, and padding them is dear."""
+    """And the coordinates times the points: in many dimensions few points are asked for, and padding costs much."""
     numbers: int
     """Rows of data times points, so that temporaries stay in the cache of a CPU, or in the memory of an accelerator."""
 
 
-_ON_CPU = Sizes(128, 2**13, 2**18)
+_ON_CPU = Sizes(128, 2**13, 2**18)  # a megabyte of temporaries, in float32
 _ON_ACCELERATOR = Sizes(1024, 2**17, 2**26)
 """Which wants much at once to be busy. (By reasoning: no such device was at hand to measure it.)"""
 

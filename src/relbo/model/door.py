@@ -160,8 +160,8 @@ class Door:
         points, block = np.asarray(points, self.dtype), self.block
         if self._host is not None:
             self._spend(purpose, len(points))
-            found, _ = self._found_on_host(self._host_for(purpose), self._before_flow(points), len(points))
-            return self._whole(found, self._log_dets(points))
+            values, _ = self._values_on_host(self._host_for(purpose), self._before_flow(points), len(points))
+            return self._whole(values, self._log_dets(points))
         log_p = self.numbers(points[:block], purpose)[0]
         precise = Precise(self.target) if self.dtype == np.float32 and is_coarse(log_p) else None
         if precise is None or not precise.is_possible(self._before_flow(filled(points[:block], block))):
@@ -183,8 +183,8 @@ class Door:
             return np.zeros(0, bool)
         self._spend("checks", len(some))
         if self._host is not None:
-            own = np.asarray(unwhiten(self.target.family, self.target.params, self._before_flow(some)), np.float64)
-            return np.asarray(self._host(own)[0]) == np.inf
+            z = np.asarray(unwhiten(self.target.family, self.target.params, self._before_flow(some)), np.float64)
+            return np.asarray(self._host(z)[0]) == np.inf
         padded = np.concatenate([some, np.repeat(some[:1], _MOST_ASKED - len(some), axis=0)])
         return np.asarray(_log_densities(self.target, padded, self.block))[: len(some)] == np.inf
 
@@ -207,9 +207,9 @@ class Door:
         """Points in the affine coordinates."""
         return points if self.target.flow is None else way_of(self.target.flow, points).end
 
-    def _whole(self, found: np.ndarray, log_dets: np.ndarray) -> Values:
+    def _whole(self, log_p: np.ndarray, log_dets: np.ndarray) -> Values:
         """From values in the model's own coordinates those in the door's."""
-        return Values(np.where(found == np.inf, np.nan, found) + log_dets, rounding_of(found))
+        return Values(np.where(log_p == np.inf, np.nan, log_p) + log_dets, rounding_of(log_p))
 
     def _log_dets(self, points: np.ndarray) -> np.ndarray:
         """Of the way from the door's coordinates to the model's own."""
@@ -225,17 +225,17 @@ class Door:
     def _on_host(self, host: Callable, points, used: int) -> Seen:
         dtype, target = self.dtype, self.target
         values, slopes = np.zeros(points.shape[0], dtype), np.zeros(points.shape, dtype)
-        found, gradients = self._found_on_host(host, points, used)
+        log_p, gradients = self._values_on_host(host, points, used)
         with np.errstate(over="ignore", invalid="ignore"):
-            values[:used] = np.where(found == np.inf, np.nan, found + float(target.affine_log_det()))
+            values[:used] = np.where(log_p == np.inf, np.nan, log_p + float(target.affine_log_det()))
             slopes[:used] = gradients
         return Seen(jnp.asarray(values), pulled(target.family, target.params, slopes))
 
-    def _found_on_host(self, host: Callable, points, used: int) -> tuple[np.ndarray, np.ndarray]:
+    def _values_on_host(self, host: Callable, points, used: int) -> tuple[np.ndarray, np.ndarray]:
         """A function outside JAX is simply called. It computes in float64."""
-        own = np.asarray(unwhiten(self.target.family, self.target.params, points), np.float64)[:used]
+        z = np.asarray(unwhiten(self.target.family, self.target.params, points), np.float64)[:used]
         with np.errstate(over="ignore", invalid="ignore"):
-            return host(own)
+            return host(z)
 
 
 def anchored(door: Door, point: Any) -> Door:

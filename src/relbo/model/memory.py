@@ -28,7 +28,7 @@ _RUNNERS = 7  # of the race for the affine map
 
 def as_bytes(memory: Any) -> int:
     """A number of bytes from an integer or from a string such as "2GB", "500 MB" or "1.5 GiB"."""
-    number: float = memory if isinstance(memory, int) and not isinstance(memory, bool) else 0
+    number: float = memory if type(memory) is int else 0
     if isinstance(memory, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?I?)B?\s*", memory.upper())
         if match and match[2] in _UNITS:
@@ -76,8 +76,8 @@ def _cost(target: AbstractTarget) -> tuple[int, int]:
     """Bytes of temporaries of an evaluation (with its gradient, if there is one): for all points, and for each."""
 
     def evaluate(target, points):
-        one = jax.value_and_grad(target.log_density) if target.differentiable else target.log_density
-        return jax.vmap(one)(points)
+        at_point = jax.value_and_grad(target.log_density) if target.differentiable else target.log_density
+        return jax.vmap(at_point)(points)
 
     few, more = 1, 8
     small, large = (
@@ -92,18 +92,18 @@ def check_size(family: AbstractFamily, dim: int, dtype, capacity: int, dense_map
     memory = device_memory() if max_memory is None else max_memory
     limit = "this machine has" if max_memory is None else "max_memory is"
     advice = 'Use family="mean_field_normal", or give max_memory as much as this.'
-    one = _bytes_of(family, dim, dtype)
+    component = _bytes_of(family, dim, dtype)
     _check(
-        f"{capacity} components of {_readable(one)} each in {dim:,} dimensions",
-        _COPIES * capacity * one,
+        f"{capacity} components of {_readable(component)} each in {dim:,} dimensions",
+        _COPIES * capacity * component,
         memory,
         limit,
         advice,
     )
     if dense_map:
-        one = _bytes_of(LocationScale(Normal(), Cholesky()), dim, dtype)
+        component = _bytes_of(LocationScale(Normal(), Cholesky()), dim, dtype)
         advice = 'Use precondition="low_rank" or "diagonal".'
-        _check(f"A dense affine map in {dim:,} dimensions", _COPIES * _RUNNERS * one, memory, limit, advice)
+        _check(f"A dense affine map in {dim:,} dimensions", _COPIES * _RUNNERS * component, memory, limit, advice)
 
 
 def _check(what: str, needed: int, memory: int, limit: str, advice: str) -> None:
@@ -119,7 +119,7 @@ def _bytes_of(family: AbstractFamily, dim: int, dtype) -> int:
 def affordable_draws(num_draws: int, dim: int, dtype, max_memory: int | None) -> int:
     """As many draws as asked for, or fewer (by halves) where they would take more than a quarter of the memory.
 
-    What is measured draws two and a half times as often (see `objectives.compare`), and each draw exists twice.
+    What is measured draws two and a half times as often (see `objectives/measuring.py`), and each draw exists twice.
     """
     memory = min(_DRAWS, device_memory()) if max_memory is None else max_memory
     affordable = memory / 4 / (5 * dim * np.dtype(dtype).itemsize)

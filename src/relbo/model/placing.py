@@ -25,8 +25,8 @@ def placed(target: AbstractTarget, mesh: Any, shard: str) -> tuple[AbstractTarge
     """
     shard = choose_name("shard", shard, ("auto", "data", "points"))
     data = target.held_data()
-    own = mesh_of(jax.tree.leaves(data))
-    if mesh is None and own is None:
+    data_mesh = mesh_of(jax.tree.leaves(data))
+    if mesh is None and data_mesh is None:
         if shard != "auto":
             raise ValueError(
                 f"shard={shard!r} says what is divided among devices, and there is no mesh. Pass mesh="
@@ -38,8 +38,8 @@ def placed(target: AbstractTarget, mesh: Any, shard: str) -> tuple[AbstractTarge
             f"mesh= needs a model that JAX can evaluate on every device; {type(target).__name__} is evaluated on "
             "the host (Stan, from_callable, from_rows). Use from_log_density, from_numpyro or from_pymc, or one device."
         )
-    if own is not None:
-        _check_own(own, mesh, shard)
+    if data_mesh is not None:
+        _check_own(data_mesh, mesh, shard)
         return target, None
     mesh = _checked(mesh)
     if mesh.size == 1:
@@ -61,12 +61,12 @@ def placed(target: AbstractTarget, mesh: Any, shard: str) -> tuple[AbstractTarge
     return _put(target, data, mesh, rows), None
 
 
-def _check_own(own: Mesh, mesh: Any, shard: str) -> None:
+def _check_own(data_mesh: Mesh, mesh: Any, shard: str) -> None:
     if shard == "points":
         raise ValueError('shard="points" wants the data whole in every process, and they lie on several devices.')
-    if mesh is not None and automatic(_checked(mesh)) != own:
-        raise ValueError(f"the data lie on {own}, and mesh is {mesh}. Leave mesh out, or pass the same.")
-    _checked(own)
+    if mesh is not None and automatic(_checked(mesh)) != data_mesh:
+        raise ValueError(f"the data lie on {data_mesh}, and mesh is {mesh}. Leave mesh out, or pass the same.")
+    _checked(data_mesh)
 
 
 def _checked(mesh: Any) -> Mesh:

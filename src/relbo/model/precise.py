@@ -86,8 +86,8 @@ class Precise:
             if not self._are_wide:
                 self._arrays, self._are_wide = widened(self._arrays), True
             program = _programs[self._identity]
-            found = [program(self._arrays, self._given(half)) for half in halves]
-            return np.concatenate([np.asarray(part if self._mesh is None else here(part)) for part in found])
+            parts = [program(self._arrays, self._given(half)) for half in halves]
+            return np.concatenate([np.asarray(part if self._mesh is None else here(part)) for part in parts])
 
     def _given(self, array: Any) -> Any:
         """An array as the program takes it: on all devices, where the data lie on several."""

@@ -7,7 +7,7 @@ from relbo.objectives.estimators import (
     ScoreFunction,
     StickingTheLanding,
 )
-from relbo.objectives.evaluate import Evaluation, duality_gap, elbo
+from relbo.objectives.evaluate import Evaluation, duality_gap
 from relbo.objectives.residual import ELBO, RELBO, SCHEDULES, AbstractObjective, FiniteStep
 
 __all__ = [
@@ -23,5 +23,4 @@ __all__ = [
     "ScoreFunction",
     "StickingTheLanding",
     "duality_gap",
-    "elbo",
 ]

@@ -9,7 +9,6 @@ such draws samples: with $c = q(p > 0)$, $\mathrm{ELBO} = E_q[1_{p>0} (\log p - 
 NaN log density is skipped and counted; it is never read as zero density.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +33,10 @@ class Evaluation:
     rounding: float = 0.0
     """What the last digit of log p is worth there, in nats. It is part of the estimate's error."""
 
+    @property
+    def nan_fraction(self) -> float:
+        return self.num_nan / max(1, self.estimate.num_draws)
+
 
 @dataclass(frozen=True)
 class Influence:
@@ -57,6 +60,10 @@ class Influence:
     rounding: float
     """What the last digit of log p is worth. Errors of draws average out; that of a long sum, rounded, does not."""
 
+    @property
+    def divergence_per_draw(self) -> np.ndarray:
+        return self.log_z_per_draw - self.per_draw
+
     def std_err(self) -> float:
         """Of the draws alone."""
         return _stratified_std_err(self.per_draw, self.valid)
@@ -65,13 +72,9 @@ class Influence:
         return _stratified_std_err(self.mean_per_draw, self.valid)
 
     def evaluation(self) -> Evaluation:
+        """ELBO(q) = E_q[log p - log q], from draws of every component that has weight."""
         estimate = Estimate(self.value, float(np.hypot(self.std_err(), self.rounding)), self.num_used)
         return Evaluation(estimate, self.num_nan, self.num_zero, self.spread, self.rounding)
-
-
-def elbo(ratios: np.ndarray, weights: np.ndarray) -> Evaluation:
-    """ELBO(q) = E_q[log p - log q] from draws of every component that has weight."""
-    return influence(ratios, weights).evaluation()
 
 
 def duality_gap(inside: Influence, component_ratios: np.ndarray) -> Evaluation:
@@ -90,9 +93,9 @@ def duality_gap(inside: Influence, component_ratios: np.ndarray) -> Evaluation:
 
 def improvement(before: Influence, after: Influence) -> Estimate:
     """`paired_improvement`, known no better than log p is rounded."""
-    found = paired_improvement(before, after)
+    paired = paired_improvement(before, after)
     rounding = max(before.rounding, after.rounding)
-    return Estimate(found.value, float(np.hypot(found.std_err, rounding)), found.num_draws)
+    return Estimate(paired.value, float(np.hypot(paired.std_err, rounding)), paired.num_draws)
 
 
 def paired_improvement(before: Influence, after: Influence) -> Estimate:
@@ -103,36 +106,24 @@ def paired_improvement(before: Influence, after: Influence) -> Estimate:
     difference of these estimates the same improvement, unless one of them covers more of the target: so only where
     their two log Z agree.
     """
-    plain = Estimate(after.value - before.value, _paired_std_err(before, after, _elbo_draws), after.num_used)
-    shift, shift_std_err = after.log_z - before.log_z, _paired_std_err(before, after, _log_z_draws)
+    plain = Estimate(after.value - before.value, _paired_std_err(before, after, "per_draw"), after.num_used)
+    shift, shift_std_err = after.log_z - before.log_z, _paired_std_err(before, after, "log_z_per_draw")
     if not (max(before.spread, after.spread) < _NEAR and abs(shift) <= _AGREE * shift_std_err):
         return plain
-    close = Estimate(plain.value - shift, _paired_std_err(before, after, _divergence_draws), after.num_used)
+    close = Estimate(plain.value - shift, _paired_std_err(before, after, "divergence_per_draw"), after.num_used)
     return close if close.std_err < plain.std_err else plain
 
 
-def _elbo_draws(of: Influence) -> np.ndarray:
-    return of.per_draw
-
-
-def _log_z_draws(of: Influence) -> np.ndarray:
-    return of.log_z_per_draw
-
-
-def _divergence_draws(of: Influence) -> np.ndarray:
-    return of.log_z_per_draw - of.per_draw
-
-
-def _paired_std_err(before: Influence, after: Influence, draws_of: Callable[[Influence], np.ndarray]) -> float:
+def _paired_std_err(before: Influence, after: Influence, draws: str) -> float:
     """Of the difference of two weighted stratum means, whose first draws share their noise."""
     num_both = min(before.valid.shape[1], after.valid.shape[1])
-    one, other = (draws_of(each)[:, :num_both] for each in (before, after))
+    parts = [getattr(each, draws)[:, :num_both] for each in (before, after)]
     valid = before.valid[:, :num_both] * after.valid[:, :num_both]
     count = np.maximum(valid.sum(1), 2)
-    centered = [valid * (part - (valid * part).sum(1, keepdims=True) / count[:, None]) for part in (one, other)]
+    centered = [valid * (part - (valid * part).sum(1, keepdims=True) / count[:, None]) for part in parts]
     covariance = np.sum(centered[0] * centered[1], axis=1) / (count - 1)
     shared = np.sum(covariance * num_both) / (before.valid.shape[1] * after.valid.shape[1])
-    apart = sum(_stratified_std_err(draws_of(each), each.valid) ** 2 for each in (before, after))
+    apart = sum(_stratified_std_err(getattr(each, draws), each.valid) ** 2 for each in (before, after))
     variance = apart - 2 * shared
     return float(np.sqrt(max(variance, 0.0))) if not np.isnan(variance) else float("nan")
 

@@ -25,7 +25,7 @@ _ROUGH = 0.03
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Measured:
     """A mixture before and after an iteration, measured on one set of fresh draws."""
 
     gap: Evaluation
@@ -36,8 +36,6 @@ class Comparison:
     """Of the new mixture."""
     nan_before: float
     """The share of draws of the old mixture whose log density was NaN."""
-    spread: float
-    """The standard deviation of log p - log q under the new mixture."""
 
 
 def measure_one(key: Key[Array, ""], door: Door, mixture: Mixture, most: int) -> Evaluation:
@@ -51,12 +49,12 @@ def measure_one(key: Key[Array, ""], door: Door, mixture: Mixture, most: int) ->
 
 
 def measure(
-    key: Key[Array, ""], door: Door, old: Mixture, new: Mixture, params: PyTree | None, most: int, least: float
-) -> Comparison:
+    key: Key[Array, ""], door: Door, old: Mixture, new: Mixture, params: PyTree | None, *, most: int, least: float
+) -> Measured:
     """ELBO of `new`, improvement over `old`, and the gap of `old` at the component `params`, with their errors.
 
     Each has as many draws as the other, by common random numbers slot by slot; they are doubled until the improvement
-    is clearly above or below `least`, or known as well as matters.
+    is clearly above or below `least`, or known as well as matters; to `most`, over all slots.
     """
     looks_old = _Looks(key, door, old)
     looks_new = looks_old if new is old else _Looks(key, door, new)
@@ -71,7 +69,7 @@ def measure(
     if params is not None:
         gap = duality_gap(before, _ratios_of_one(key, door, old, params, num_draws // 2))
     gained = gained if new is old else improvement(before, after)
-    return Comparison(gap, gained, after.evaluation(), before.num_nan / before.num_used, after.spread)
+    return Measured(gap, gained, after.evaluation(), before.num_nan / before.num_used)
 
 
 def _rounds(most: int) -> Iterator[int]:

@@ -8,10 +8,9 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Key, PyTree
 
-from relbo.ascent import AbstractAscent
+from relbo.ascent import AbstractAscent, Aim
 from relbo.families import AbstractFamily
 from relbo.model.door import Door
-from relbo.objectives import AbstractEstimator, AbstractObjective
 from relbo.oracles.cloud import Cloud
 from relbo.oracles.starts import Starts
 from relbo.records.estimate import Estimate
@@ -55,15 +54,5 @@ class AbstractOracle(eqx.Module):
         """Raise a ValueError if the oracle cannot serve `family`."""
 
     @abstractmethod
-    def propose(
-        self,
-        key: Key[Array, ""],
-        door: Door,
-        cloud: Cloud,
-        modes: PyTree,
-        objective: AbstractObjective,
-        estimator: AbstractEstimator,
-        iteration: int,
-        most: int,
-    ) -> Proposals:
+    def propose(self, key: Key[Array, ""], door: Door, aim: Aim, cloud: Cloud, modes: PyTree, most: int) -> Proposals:
         """At most `most` components, different from each other, given draws of the mixture and the modes known."""

@@ -19,16 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from relbo.ascent import GradientAscent
-from relbo.ascent.base import Improved, Tally, empty_tally, first_settled, masked_mean, masked_std_err
+from relbo.ascent import Aim, GradientAscent
+from relbo.ascent.base import Drawn, Improved, Tally, empty_tally, first_settled, masked_mean, masked_std_err
 from relbo.ascent.gradient import default_optimizer, draws_of, guarded_update, own_densities, solid, surrogates
 from relbo.mixture import Numbers
 from relbo.objectives.estimators import combine
 from relbo.objectives.residual import after_step
 from relbo.oracles.ascending import chosen_of
 from relbo.oracles.base import AbstractOracle
-from relbo.oracles.starts import Starts, best_starts
-from relbo.runtime.compiling import compiled
+from relbo.oracles.cloud import Cloud
+from relbo.oracles.starts import Starts
+from relbo.runtime.compiling import compiled, host_split
 
 _LARGEST_LOGIT = 12.0  # weights below 1e-5, or that near to one, are of no use
 
@@ -39,9 +40,9 @@ class JointOracle(AbstractOracle):
     The objective of the booster is not looked at: this oracle has its own, the ELBO of the mixture after the step.
     """
 
-    num_steps: int = eqx.field(static=True, default=500)
-    num_draws: int = eqx.field(static=True, default=16)
-    learning_rate: float = eqx.field(static=True, default=0.05)
+    num_steps: int = eqx.field(static=True, default=GradientAscent.num_steps)
+    num_draws: int = eqx.field(static=True, default=GradientAscent.num_draws)
+    learning_rate: float = eqx.field(static=True, default=GradientAscent.learning_rate)
     num_restarts: int = eqx.field(static=True, default=2)
     starts: Starts = Starts()
 
@@ -58,26 +59,26 @@ class JointOracle(AbstractOracle):
     def with_draws(self, least):
         return dataclasses.replace(self, num_draws=max(self.num_draws, least))
 
-    def propose(self, key, door, cloud, modes, objective, estimator, iteration, most):
-        start_key, ascent_key = (jax.random.fold_in(key, index) for index in range(2))
-        params = best_starts(start_key, door, cloud, self.starts, modes, self.num_restarts, iteration)
-        found, _ = self.ascend(ascent_key, door, cloud, estimator, params, iteration)
-        return chosen_of(cloud, found, 1)
+    def propose(self, key, door, aim, cloud, modes, most):
+        start_key, ascent_key = host_split(key, 2)
+        params = self.starts.best(start_key, door, cloud, modes, self.num_restarts, aim.iteration)
+        improved, _ = self.ascend(ascent_key, door, aim, cloud, params)
+        return chosen_of(cloud, improved, 1)
 
-    def ascend(self, key, door, cloud, estimator, params: PyTree, iteration: int) -> tuple[Improved, np.ndarray]:
+    def ascend(self, key, door, aim: Aim, cloud: Cloud, params: PyTree) -> tuple[Improved, np.ndarray]:
         """Each of a stack of components with its ELBO, and the weights that were found with them."""
-        family, there = cloud.mixture.family, _there(cloud, door.dtype)
-        state = _begin(self, params, np.asarray(-np.log(iteration + 1), door.dtype))  # gamma = 1 / (t + 2)
+        family, there = aim.mixture.family, _there(cloud, door.dtype)
+        state = _begin(self, params, np.asarray(-np.log(aim.iteration + 1), door.dtype))  # gamma = 1 / (t + 2)
         points = _draw(self, family, key, state.moving[0], np.asarray(0, np.int32))
         last = first_settled(self.num_steps)
         for step in range(self.num_steps):
-            seen = door(points, "proposals", batch=(key, step))
-            args = (key, seen, points, there, state, np.asarray(step, np.int32), np.asarray(step <= last))
-            state, points = _step(self, cloud.mixture, estimator, *args)
+            drawn = Drawn(key, door(points, "proposals", batch=(key, step)), points)
+            when = (np.asarray(step, np.int32), np.asarray(step <= last))
+            state, points = _step(self, aim.lasting, drawn, there, state, when)
         value, std_err = state.tally.means()
         num_draws, moved = self.num_draws * (self.num_steps - last), state.moving
-        found = Improved(moved[0], value, std_err, num_draws, int(state.tally.num_nan))
-        return found, np.asarray(jax.nn.sigmoid(moved[1]))
+        improved = Improved(moved[0], value, std_err, num_draws, int(state.tally.num_nan))
+        return improved, np.asarray(jax.nn.sigmoid(moved[1]))
 
 
 class _There(eqx.Module):
@@ -119,8 +120,9 @@ def _draw(oracle, family, key, params, step):
 
 
 @compiled
-def _step(oracle, mixture, estimator, key, seen, points, there: _There, state, step, fresh):
+def _step(oracle, aim, drawn, there, state, when):
     """Follow the gradient of F, that by the component divided by gamma, which Adam does not see."""
+    (mixture, _, estimator), (key, seen, points), (step, fresh) = aim, drawn, when
     family, (params, logits) = mixture.family, state.moving
     shape = (-1, oracle.num_draws)
     gamma, q = jax.nn.sigmoid(logits), mixture.at(points)
@@ -132,11 +134,12 @@ def _step(oracle, mixture, estimator, key, seen, points, there: _There, state, s
     values = values.reshape(shape)
     log_there = family.log_probs(params, there.points).T
     ratios = _log_ratio(there.log_p, there.log_q, log_there, logits[:, None])
-    elsewhere, own = ratios @ there.shares, masked_mean(values)
-    pull = jnp.where(jnp.isfinite(own), own - elsewhere, 0.0)
+    elsewhere, here = ratios @ there.shares, masked_mean(values)
+    pull = jnp.where(jnp.isfinite(here), here - elsewhere, 0.0)
 
     def loss(moving):
-        scalars = surrogates(estimator, family, key, step, moving[0], slopes, 1.0, oracle.num_draws)
+        draws = draws_of(family, key, step, moving[0], oracle.num_draws)
+        scalars = surrogates(estimator, family, moving[0], draws, slopes, 1.0)
         parts = jax.vmap(lambda s, v: combine(estimator, s, v))(scalars, values)
         return -jnp.sum(parts + jax.nn.sigmoid(moving[1]) * pull)
 
@@ -146,7 +149,7 @@ def _step(oracle, mixture, estimator, key, seen, points, there: _There, state, s
     (moved, logits), inner = update(grads, state.optimizer, state.moving)
     moved = jax.vmap(family.project)(moved)
     logits = jnp.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT)
-    elbo, num_nan = (1 - gamma) * elsewhere + gamma * own, jnp.sum(jnp.isnan(values))
+    elbo, num_nan = (1 - gamma) * elsewhere + gamma * here, jnp.sum(jnp.isnan(values))
     tally = state.tally.add(elbo, gamma * masked_std_err(values), num_nan, fresh)
     draws = draws_of(family, key, step + 1, moved, oracle.num_draws)
     return _State((moved, logits), inner, tally), draws.reshape(-1, draws.shape[-1])

@@ -10,14 +10,14 @@ import numpy as np
 from relbo.ascent import lbfgs_paths
 from relbo.ascent.curvature import laplace_factors
 from relbo.families import DENSE_LIMIT
-from relbo.mixture import locations_of
+from relbo.mixture import joined, locations_of
 from relbo.model.door import Seen
 from relbo.oracles.base import AbstractOracle, Proposals
-from relbo.oracles.starts import Starts, best_starts, score
+from relbo.oracles.starts import Starts, score
 from relbo.records.estimate import Estimate
-from relbo.runtime.compiling import compiled
+from relbo.runtime.compiling import compiled, host_split
 
-_FINAL_DRAWS = 256
+_FINAL_DRAWS = 256  # the choice among a few proposals is final: no ascent follows
 
 
 class LaplaceOracle(AbstractOracle):
@@ -36,15 +36,15 @@ class LaplaceOracle(AbstractOracle):
     def check(self, family):
         del family
 
-    def propose(self, key, door, cloud, modes, objective, estimator, iteration, most):
-        start_key, score_key = (jax.random.fold_in(key, index) for index in range(2))
-        begun = best_starts(start_key, door, cloud, self.starts, modes, self.num_restarts, iteration)
+    def propose(self, key, door, aim, cloud, modes, most):
+        start_key, score_key = host_split(key, 2)
+        begun = self.starts.best(start_key, door, cloud, modes, self.num_restarts, aim.iteration)
         walked = self._walk(door, cloud.mixture, begun)
-        params = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), begun, walked)
+        params = joined(begun, walked)
         gains, own = score(score_key, door, cloud, params, _FINAL_DRAWS)
         best = int(np.argmax(np.where(np.isfinite(gains), gains, -np.inf)))
-        args = (own.log_p[best], own.log_q[best], own.log_s[best], np.asarray(iteration, np.int32))
-        values = np.asarray(_residuals(objective, *args), np.float64)
+        args = (own.log_p[best], own.log_q[best], own.log_s[best], aim.time)
+        values = np.asarray(_residuals(aim.objective, *args), np.float64)
         value = Estimate(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))), len(values))
         return Proposals(
             jax.tree.map(lambda leaf: leaf[best : best + 1], params), value, int(np.isnan(own.log_p[best]).sum())

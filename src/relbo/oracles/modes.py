@@ -17,7 +17,7 @@ from relbo.model.door import Door, Seen
 from relbo.model.through_flow import back_through
 from relbo.runtime.compiling import compiled, host_random
 
-_WALK_STEPS = 100
+WALK_STEPS = 100  # a walk that has not arrived by then is lost in a plain
 _SEARCHES = 4
 """Times so many walks, of a search that has this one chance."""
 _SAME_END = 0.5
@@ -116,7 +116,7 @@ def _walked(door: Door, points: np.ndarray) -> np.ndarray:
         seen = door(_asked(target.family, target.params, example, own, at), "walks", num_used)
         return Seen(seen.values, _answered(target.family, target.params, own, seen.slopes))
 
-    ends = lbfgs_paths(evaluate, points, _WALK_STEPS, 1)[:, -1]
+    ends = lbfgs_paths(evaluate, points, WALK_STEPS, 1)[:, -1]
     return np.asarray(_asked(target.family, target.params, example, _is_own(len(ends)), ends))
 
 
@@ -153,7 +153,8 @@ def _different(door: Door, ends: np.ndarray, most: int) -> np.ndarray:
     places = ends.astype(np.float64)
     ranked = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
     for end in ranked:
-        apart = all(np.linalg.norm(places[end] - places[one]) > _SAME_END * np.sqrt(ends.shape[1]) for one in chosen)
+        distances = (np.linalg.norm(places[end] - places[other]) for other in chosen)
+        apart = all(distance > _SAME_END * np.sqrt(ends.shape[1]) for distance in distances)
         if (apart and np.isfinite(values[end]) and len(chosen) < most) or not chosen:
             chosen.append(int(end))
     return ends[chosen]

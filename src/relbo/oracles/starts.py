@@ -21,15 +21,15 @@ import numpy as np
 from jaxtyping import PyTree
 
 from relbo.budgets import FEW
-from relbo.mixture import Mixture, draw_each, locations_of, log_densities, log_mixture
+from relbo.mixture import Mixture, draw_each, joined, locations_of, log_densities, log_mixture
 from relbo.model.door import Door
 from relbo.objectives.residual import after_step
 from relbo.oracles.cloud import Cloud
 from relbo.oracles.modes import placed_members, to_whitened
-from relbo.runtime.compiling import compiled, host_random
+from relbo.runtime.compiling import compiled, host_random, host_split
 
 _LOG_STEPS = np.log(2.0) * -np.arange(1, 13)  # gamma from 1/2 to 2^-12
-_INFLATION = 1.5
+_INFLATION = 1.5  # reaches beyond the tails of q, and still meets p in tens of dimensions
 _SCORED = 512
 """Draws of the mixture against which starts are scored."""
 
@@ -56,20 +56,37 @@ class Starts(eqx.Module):
         """Whether the pool is one start, known before anything is drawn from the mixture."""
         return self.size == 1 and not self.num_residual
 
+    def best(self, key, door: Door, cloud: Cloud, modes: PyTree, num: int, iteration) -> PyTree:
+        """`num` starts of the pool, stacked: the best and most different ones, and up to two thirds residual draws.
+
+        Scores are noisy where little is left to gain, and then the chance with which residual draws were made is the
+        better guide.
+        """
+        pool_key, score_key = host_split(key, 2)
+        pool = _pool(pool_key, door, cloud, self, modes, iteration)
+        if self.needs_no_choice:
+            return pool
+        gains, _ = score(score_key, door, cloud, pool, self.num_draws)
+        num_residual = min(self.num_residual, 2 * num // 3)
+        first_residual = self.num_modes  # the order of `_pool`
+        chosen = choose_diverse(cloud, pool, gains, num - num_residual, 0.5 * door.dim)
+        chosen = np.append(chosen, first_residual + np.arange(num_residual))
+        return jax.tree.map(lambda leaf: leaf[np.resize(chosen, num)], pool)
+
 
 @partial(compiled, runs_once=True)
 def _moved(family, params, points, log_widths):
     return jax.vmap(family.move)(params, points, log_widths)
 
 
-def start_pool(key, door: Door, cloud: Cloud | None, family, starts: Starts, modes: PyTree, iteration: int) -> PyTree:
+def _pool(key, door: Door, cloud: Cloud, starts: Starts, modes: PyTree, iteration) -> PyTree:
     """All starts, stacked, modes first. Over the iterations all initial points have their turn."""
 
     def units(points):
-        return placed_members(family, points, np.ones_like(points))
+        return placed_members(cloud.mixture.family, points, np.ones_like(points))
 
     parts = [modes] if starts.num_modes else []
-    if starts.num_residual and cloud is not None:
+    if starts.num_residual:
         parts.append(_residual_starts(key, door, cloud, starts.num_residual))
     if starts.num_initial:
         initial = np.asarray(door.target.target.initial)
@@ -77,7 +94,7 @@ def start_pool(key, door: Door, cloud: Cloud | None, family, starts: Starts, mod
         parts.append(units(to_whitened(door, initial[turn])))
     if starts.num_random:
         parts.append(units(_random_points(jax.random.fold_in(key, 1), starts.num_random, door.dim, door.dtype)))
-    return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *parts)
+    return joined(*parts)
 
 
 @compiled
@@ -166,25 +183,6 @@ def draw_own(
     return OwnDraws(log_p.reshape(shape), log_mixture(log_each, cloud.weights), log_s, log_each)
 
 
-def best_starts(key, door: Door, cloud: Cloud, starts: Starts, modes: PyTree, num: int, iteration: int) -> PyTree:
-    """`num` starts of the pool, stacked: the best and most different ones, and up to two thirds residual draws.
-
-    Scores are noisy where little is left to gain, and then the chance with which residual draws were made is the better
-    guide.
-    """
-    pool_key, score_key = (jax.random.fold_in(key, index) for index in range(2))
-    family = cloud.mixture.family
-    if starts.needs_no_choice:
-        return start_pool(pool_key, door, None, family, starts, modes, iteration)
-    pool = start_pool(pool_key, door, cloud, family, starts, modes, iteration)
-    gains, _ = score(score_key, door, cloud, pool, starts.num_draws)
-    num_residual = min(starts.num_residual, 2 * num // 3)
-    first_residual = starts.num_modes  # the order of `start_pool`
-    chosen = choose_diverse(cloud, pool, gains, num - num_residual, 0.5 * door.dim)
-    chosen = np.append(chosen, first_residual + np.arange(num_residual))
-    return jax.tree.map(lambda leaf: leaf[np.resize(chosen, num)], pool)
-
-
 def choose_diverse(cloud: Cloud, members: PyTree, scores: np.ndarray, num: int, nats: float) -> np.ndarray:
     """The best members, each where those chosen before it are `nats` below their peaks; then whatever is best."""
     locations = np.asarray(locations_of(cloud.mixture.family, members))
@@ -194,6 +192,6 @@ def choose_diverse(cloud: Cloud, members: PyTree, scores: np.ndarray, num: int, 
     chosen: list[int] = []
     rest: list[int] = []
     for member in ranked:
-        near = any(cross[member, one] > peaks[one] - nats for one in chosen)
+        near = any(cross[member, other] > peaks[other] - nats for other in chosen)
         (rest if near else chosen).append(int(member))
     return np.asarray((chosen + rest)[:num], int)

@@ -10,10 +10,10 @@ from relbo.views.densities import component_densities, grid_of, level_of, plane_
 from relbo.views.palette import colour_of
 from relbo.views.scalars import by_mode, choose_names, shares_at
 
-_NUM_DRAWS = 20_000
+_NUM_DRAWS = 20_000  # a density estimate without visible noise
 _INSIDE = 0.8
 """The contour of a component in the plane holds so much of it."""
-_NAMED = 6
+_NAMED = 6  # as many as there are colours
 
 
 def components(

@@ -11,8 +11,8 @@ from relbo.views.densities import component_densities, grid_of
 from relbo.views.palette import COLOURS, FIT, MARKERS, OTHERS, REFERENCE, colour_of
 from relbo.views.scalars import Scalars, choose_names, reference_columns, scalars
 
-_COLUMNS = 4
-_MOST_PAIRS = 4
+_COLUMNS = 4  # of panels, on the width of a page
+_MOST_PAIRS = 4  # parameters: 16 panels are still legible
 _LABEL = 20
 """So many letters fit along the side of one small picture."""
 

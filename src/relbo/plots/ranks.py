@@ -10,10 +10,10 @@ from relbo.calibration.ranks import uniforms
 from relbo.plots.canvas import QUIET, Axes, many_axes, short
 from relbo.views.palette import FIT
 
-BAND = 0.99
+BAND = 0.99  # one ordinary plot in a hundred leaves it
 _GROUND = "0.87"
-_NUM_POINTS = 100
-_NUM_SAMPLES = 2000
+_NUM_POINTS = 100  # of a curve from 0 to 1
+_NUM_SAMPLES = 2000  # of which the band is a quantile of one in a hundred
 
 
 def ranks(calibration: Calibration, axes: Any = None, *, num_quantities: int = 4) -> np.ndarray:

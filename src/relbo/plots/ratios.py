@@ -9,8 +9,8 @@ from relbo.posterior.posterior import Posterior
 from relbo.views.palette import BAD, FIT
 from relbo.views.ratios import log_ratios
 
-_FEWEST = 25
-_MOST_PARAMETERS = 20
+_FEWEST = 25  # with fewer there is no tail to show
+_MOST_PARAMETERS = 20  # rows that are legible, the worst
 
 
 def ratios(posterior: Posterior, axes: Axes | None = None, *, num_draws: int = 4000, seed: int = 0) -> Axes:
@@ -20,10 +20,10 @@ def ratios(posterior: Posterior, axes: Axes | None = None, *, num_draws: int = 4
     a tail that reaches far to the right means that the posterior has mass where the mixture has little.
     """
     axes = one_axes(axes, 7.0)
-    found = log_ratios(posterior, num_draws, seed)
-    finite = found[np.isfinite(found)]
+    values = log_ratios(posterior, num_draws, seed)
+    finite = values[np.isfinite(values)]
     if len(finite) < _FEWEST:
-        raise ValueError(f"only {len(finite)} of {len(found)} draws have a finite log density: there is no picture.")
+        raise ValueError(f"only {len(finite)} of {len(values)} draws have a finite log density: there is no picture.")
     _, k_hat = psis(finite)
     shifted = finite - (np.logaddexp.reduce(finite) - np.log(len(finite)))
     threshold = np.sort(shifted)[-num_tail(len(shifted)) - 1]
@@ -57,23 +57,23 @@ def k_hats(diagnosis: Diagnosis, axes: Axes | None = None) -> Axes:
 
     Left of the dashed line importance weights can mend the moment; right of it they cannot.
     """
-    found = [check for check in diagnosis.parameters if np.isfinite(check.k_hat_variance)]
-    found = sorted(found, key=lambda check: -max(check.k_hat_mean, check.k_hat_variance))[:_MOST_PARAMETERS]
-    axes = one_axes(axes, 7.0, 1.3 + 0.26 * max(len(found), 3))
-    if not found:
+    checks = [check for check in diagnosis.parameters if np.isfinite(check.k_hat_variance)]
+    checks = sorted(checks, key=lambda check: -max(check.k_hat_mean, check.k_hat_variance))[:_MOST_PARAMETERS]
+    axes = one_axes(axes, 7.0, 1.3 + 0.26 * max(len(checks), 3))
+    if not checks:
         axes.text(0.5, 0.5, "no tail could be fitted", ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return axes
-    places = np.arange(len(found))
-    first, second = (np.array([getattr(check, field) for check in found]) for field in ("k_hat_mean", "k_hat_variance"))
+    places = np.arange(len(checks))
+    first, second = (np.array([getattr(each, name) for each in checks]) for name in ("k_hat_mean", "k_hat_variance"))
     limit = diagnosis.defensive.k_hat_limit
     axes.hlines(places, np.minimum(first, second), np.maximum(first, second), color="0.8", lw=1.5, zorder=1)
     axes.plot(first, places, "o", mec=FIT, mfc="none", mew=1.6, ms=9, label="mean")
     axes.plot(second, places, "D", color=BAD, ms=4.5, label="variance")
     axes.axvline(limit, color=QUIET, ls="--", lw=1.2, label=f"limit {limit:.2f}")
     axes.set_xlim(min(0.0, first.min(), second.min()) - 0.05, max(limit, first.max(), second.max()) + 0.1)
-    axes.set_yticks(places, [short(check.name) for check in found])
-    axes.set_ylim(len(found) - 0.4, -0.6)
+    axes.set_yticks(places, [short(check.name) for check in checks])
+    axes.set_ylim(len(checks) - 0.4, -0.6)
     axes.set_xlabel("k-hat")
     legend_beside(axes)
     return axes

@@ -12,7 +12,7 @@ def predict(
 ) -> dict[str, np.ndarray]:
     """Draws of the observed variables given draws of the posterior: name to array behind an axis of draws.
 
-    Without `args` and `kwargs` for the data that were fitted. With them for new data: for a NumPyro model they are its
+    Without `args` and `kwargs` they are for the data that were fitted, with them for new data: for a NumPyro model its
     arguments (leave the observed ones out or None), for a PyMC model the names of its `pm.Data`,
     and `coords` for the labels of dims that change with them.
 

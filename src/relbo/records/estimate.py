@@ -1,10 +1,8 @@
 """A Monte Carlo number and its standard error, which never travel apart."""
 
 import math
-from typing import Self
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Float
 
 from relbo.runtime.plain import plain
@@ -17,11 +15,6 @@ class Estimate(eqx.Module):
     std_err: Float[Array, ""] | float
     num_draws: int = eqx.field(static=True)
 
-    def to_host(self) -> Self:
-        """The same estimate in Python floats (waits for the device)."""
-        value, std_err = jax.device_get((self.value, self.std_err))
-        return type(self)(float(value), float(std_err), self.num_draws)
-
     def __str__(self) -> str:
         return format_estimate(float(self.value), float(self.std_err))
 
@@ -29,12 +22,6 @@ class Estimate(eqx.Module):
 @plain.register
 def _(value: Estimate):
     return {"value": plain(float(value.value)), "std_err": plain(float(value.std_err))}
-
-
-def from_draws(values: Float[Array, " num"]) -> Estimate:
-    """The mean of independent draws."""
-    num = values.shape[0]
-    return Estimate(values.mean(), values.std(ddof=1) / math.sqrt(num), num)
 
 
 def format_estimate(value: float, std_err: float) -> str:

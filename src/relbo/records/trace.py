@@ -46,3 +46,8 @@ class Record:
     spent: dict[str, int] = field(default_factory=dict)
     """`evaluations` by purpose: walks, curvature, race, flow, starts, proposals, weights, refinement, measuring,
     checks."""
+
+
+def spread_of(records: list[Record]) -> float:
+    """The spread of the mixture that there is: of the last iteration that was kept."""
+    return next((record.spread for record in reversed(records) if record.accepted), math.inf)

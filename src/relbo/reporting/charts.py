@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from relbo.budgets import MOST_COMPONENTS
 from relbo.diagnostics import Diagnosis
 from relbo.posterior.posterior import Posterior
 from relbo.records.estimate import Estimate
@@ -16,11 +17,10 @@ from relbo.views.scalars import Scalars
 
 MOST_PARAMETERS = 200
 """So many can be looked at in the charts, the first ones; the table has more."""
-_NUM_POINTS = 96
-_MOST_POINTS = 1500
+_NUM_POINTS = 96  # a curve that is smooth in a small panel
+_MOST_POINTS = 1500  # a cloud that a browser draws at once
 _MOST_NUMBERS = 400_000
 """Of draws, and of densities: 2.1 MB each at the most, in base64."""
-_MOST_COMPONENTS = 32
 
 
 def chart_data(posterior: Posterior, diagnosis: Diagnosis | None, drawn: Scalars | None) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _num_shown(drawn: Scalars) -> int:
     """How many components are kept apart; the lighter ones are shown as one."""
     num = max(1, min(drawn.values.shape[1], MOST_PARAMETERS))
     room = _MOST_NUMBERS // (num * _NUM_POINTS) - 2
-    return int(np.clip(min(len(drawn.weights), _MOST_COMPONENTS), 1, max(room, len(COLOURS))))
+    return int(np.clip(min(len(drawn.weights), MOST_COMPONENTS), 1, max(room, len(COLOURS))))
 
 
 def _grouped(drawn: Scalars, shown: int) -> tuple[np.ndarray, np.ndarray]:
@@ -106,10 +106,10 @@ def _ratios(posterior: Posterior, diagnosis: Diagnosis | None) -> dict[str, Any]
     if diagnosis is None:
         return None
     try:
-        found = log_ratios(posterior, 2000)
+        values = log_ratios(posterior, 2000)
     except ValueError:
         return None
-    finite = found[np.isfinite(found)]
+    finite = values[np.isfinite(values)]
     if len(finite) < 50:
         return None
     shifted = finite - (np.logaddexp.reduce(finite) - np.log(len(finite)))

@@ -22,13 +22,13 @@ _DOORS = {
     "CallableTarget": ("a function outside JAX", "relbo.from_callable(function, dim)"),
 }
 _SCALE_WORDS = {"mean_field": "diagonal", "low_rank": "low-rank plus diagonal", "full": "full"}
-_MOST_DATA = 12
+_MOST_DATA = 12  # names, about two lines
 
 
 def facts(posterior: Posterior) -> list[tuple[str, str]]:
     """Terms and what they are, in the order of reading."""
     target = posterior.target
-    found = [
+    rows = [
         ("Model", f"{_door(posterior)[0]}, {plural(target.dim, 'unconstrained coordinate')}, {target.dtype}"),
         ("Data", _data(target)),
         ("Approximation", f"a mixture of {plural(posterior.num_components, 'component')}: {_family(posterior)}"),
@@ -38,7 +38,7 @@ def facts(posterior: Posterior) -> list[tuple[str, str]]:
         ("Evaluations of the log density", _evaluations(posterior)),
         ("Time", f"{posterior.seconds:.1f} s, {posterior.compile_seconds:.1f} s of it compiling"),
     ]
-    return [(term, text) for term, text in found if text]
+    return [(term, text) for term, text in rows if text]
 
 
 def settings(posterior: Posterior) -> str:
@@ -63,9 +63,9 @@ def code(posterior: Posterior) -> str:
 def versions() -> list[tuple[str, str]]:
     """What this page was made with."""
     packages = ("relbo", "jax", "jaxlib", "numpy")
-    found = [(name, metadata.version(name)) for name in packages]
+    installed = [(name, metadata.version(name)) for name in packages]
     return [
-        *found,
+        *installed,
         ("Python", platform.python_version()),
         ("largest floats", jax.dtypes.canonicalize_dtype(np.float64).name),
     ]

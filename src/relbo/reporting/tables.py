@@ -13,7 +13,7 @@ from relbo.posterior.posterior import Posterior
 from relbo.reporting.encoding import figure, with_error
 from relbo.views.scalars import Scalars
 
-MOST_ROWS = 1000
+MOST_ROWS = 1000  # more would make the page slow to open
 
 
 @dataclass(frozen=True)

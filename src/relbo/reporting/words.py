@@ -81,84 +81,86 @@ def _text(estimate: Estimate) -> str:
     return with_error(float(estimate.value), float(estimate.std_err))
 
 
-def _elbo(found: Diagnosis) -> Explained:
+def _elbo(diagnosis: Diagnosis) -> Explained:
     meaning = (
         "The evidence lower bound, in nats: the fit makes it as large as it can. It never exceeds log Z, and means "
         "little alone; the difference to log Z counts."
     )
-    return Explained("ELBO", _text(found.elbo), _PLAIN, meaning)
+    return Explained("ELBO", _text(diagnosis.elbo), _PLAIN, meaning)
 
 
-def _log_z(found: Diagnosis) -> Explained:
-    reliable = found.defensive.reliable
+def _log_z(diagnosis: Diagnosis) -> Explained:
+    reliable = diagnosis.defensive.reliable
     meaning = "The logarithm of the model's evidence, by importance sampling: what models are compared by. "
     meaning += "Its error bar is honest." if reliable else "The weights are too uneven for its error bar to be honest."
-    return Explained("log Z", _text(found.log_z), _PLAIN if reliable else _MIND, meaning)
+    return Explained("log Z", _text(diagnosis.log_z), _PLAIN if reliable else _MIND, meaning)
 
 
-def _kl(found: Diagnosis) -> Explained:
-    level = _GOOD if high(found.kl) <= GOOD_KL else _BAD if low(found.kl) >= LARGE_KL else _MIND
+def _kl(diagnosis: Diagnosis) -> Explained:
+    level = _GOOD if high(diagnosis.kl) <= GOOD_KL else _BAD if low(diagnosis.kl) >= LARGE_KL else _MIND
     meaning = (
         "How far the mixture is from the posterior, in nats (the Kullback-Leibler divergence). Zero is perfect, "
         f"{GOOD_KL:g} hardly visible, {LARGE_KL:g} and more is more than a matter of tails."
     )
-    if not found.defensive.reliable:
+    if not diagnosis.defensive.reliable:
         level, meaning = (
             max(level, _MIND, key=_severity),
             f"{meaning} Here it is a lower bound rather than an estimate.",
         )
-    return Explained("log Z − ELBO", _text(found.kl), level, meaning)
+    return Explained("log Z − ELBO", _text(diagnosis.kl), level, meaning)
 
 
-def _gap(found: Diagnosis) -> Explained:
-    if not math.isfinite(float(found.gap.value)):
+def _gap(diagnosis: Diagnosis) -> Explained:
+    if not math.isfinite(float(diagnosis.gap.value)):
         return Explained("Duality gap", "not measured", _PLAIN, "The fit has not looked for a further component.")
     meaning = (
         "What the best further component that was found could still gain, in nats. Near zero, or below it by noise: "
         "more components would not pay. It is a certificate only as far as the search is exact."
     )
-    return Explained("Duality gap", _text(found.gap), _MIND if low(found.gap) > LARGE_GAIN else _GOOD, meaning)
+    return Explained("Duality gap", _text(diagnosis.gap), _MIND if low(diagnosis.gap) > LARGE_GAIN else _GOOD, meaning)
 
 
-def _k_hat(found: Diagnosis) -> Explained:
-    good = found.k_hat < found.k_hat_limit
+def _k_hat(diagnosis: Diagnosis) -> Explained:
+    good = diagnosis.k_hat < diagnosis.k_hat_limit
     meaning = (
         "How heavy the tail of the importance weights is. Large: the posterior has mass where the mixture has almost "
-        f"none, and tail probabilities are off. Good below {found.k_hat_limit:.2f} for so many draws."
+        f"none, and tail probabilities are off. Good below {diagnosis.k_hat_limit:.2f} for so many draws."
     )
-    if not good and found.status == "good":
+    if not good and diagnosis.status == "good":
         meaning += " Here the tail is too small to matter."
-    level = _GOOD if good or found.status == "good" else _MIND
-    return Explained("k-hat", figure(found.k_hat, 2), level, meaning)
+    level = _GOOD if good or diagnosis.status == "good" else _MIND
+    return Explained("k-hat", figure(diagnosis.k_hat, 2), level, meaning)
 
 
-def _ess(found: Diagnosis) -> Explained:
-    share = found.ess / found.num_draws
+def _ess(diagnosis: Diagnosis) -> Explained:
+    share = diagnosis.ess / diagnosis.num_draws
     meaning = "So many of the draws remain, in effect, when they are weighted to be draws of the posterior itself."
-    value = f"{share:.0%} of {found.num_draws:,}"
+    value = f"{share:.0%} of {diagnosis.num_draws:,}"
     return Explained("Effective draws", value, _GOOD if share > 0.5 else _MIND, meaning)
 
 
-def _misplaced(found: Diagnosis) -> Explained:
+def _misplaced(diagnosis: Diagnosis) -> Explained:
     meaning = "No probability computed from the draws is off by more than this, as far as the weights can tell."
-    level = _GOOD if found.misplaced < 0.1 else _MIND
-    return Explained("Misplaced mass", figure(found.misplaced, 2), level, meaning)
+    level = _GOOD if diagnosis.misplaced < 0.1 else _MIND
+    return Explained("Misplaced mass", figure(diagnosis.misplaced, 2), level, meaning)
 
 
-def _modes(found: Diagnosis) -> Explained:
-    weights = ", ".join(f"{weight:.0%}" if weight >= 0.01 else "< 1%" for weight in found.modes[:6])
-    value = f"{len(found.modes)} ({weights}{', …' if len(found.modes) > 6 else ''})" if len(found.modes) > 1 else "1"
-    missed = low(found.missed_mass) >= LEAST_MISSED
+def _modes(diagnosis: Diagnosis) -> Explained:
+    weights = ", ".join(f"{weight:.0%}" if weight >= 0.01 else "< 1%" for weight in diagnosis.modes[:6])
+    num = len(diagnosis.modes)
+    value = f"{num} ({weights}{', …' if num > 6 else ''})" if num > 1 else "1"
+    missed = low(diagnosis.missed_mass) >= LEAST_MISSED
     meaning = "Separate hills of the mixture, with their shares. "
     if missed:
-        meaning += f"A fresh search found others, with {float(found.missed_mass.value):.0%} of the mass, that it lacks."
+        share = float(diagnosis.missed_mass.value)
+        meaning += f"A fresh search found others, with {share:.0%} of the mass, that it lacks."
     else:
         meaning += "A mode that no search reached is a mode not seen, by any number on this page."
     return Explained("Modes", value, _BAD if missed else _PLAIN, meaning)
 
 
-def _parameters(found: Diagnosis) -> Explained:
-    wrong = wrong_parameters(found)
+def _parameters(diagnosis: Diagnosis) -> Explained:
+    wrong = wrong_parameters(diagnosis)
     meaning = (
         "Parameters whose mean is off by more than a tenth of a standard deviation, or whose standard deviation is off "
         "by more than a tenth, judged by importance weights."
@@ -168,13 +170,13 @@ def _parameters(found: Diagnosis) -> Explained:
     return Explained("Parameters visibly off", str(len(wrong)), _MIND if wrong else _GOOD, meaning)
 
 
-def _draws(found: Diagnosis) -> Explained:
+def _draws(diagnosis: Diagnosis) -> Explained:
     meaning = (
         "Draws where the log density is NaN (the model is broken there), and draws outside of the model's support. A "
         "few of the latter are harmless."
     )
-    value = f"{found.num_nan:,} NaN, {found.num_zero:,} outside, of {found.num_draws:,}"
-    return Explained("Rejected draws", value, _MIND if found.rejected else _GOOD, meaning)
+    value = f"{diagnosis.num_nan:,} NaN, {diagnosis.num_zero:,} outside, of {diagnosis.num_draws:,}"
+    return Explained("Rejected draws", value, _MIND if diagnosis.rejected else _GOOD, meaning)
 
 
 def _severity(level: str) -> int:

@@ -28,7 +28,7 @@ def whole_number(option: str, given: Any, least: int) -> int:
         number = operator.index(given)
     except TypeError:
         number = least - 1
-    if isinstance(given, bool) or number < least:
+    if type(given) is bool or number < least:
         raise ValueError(f"{option} must be an integer of at least {least}, got {given!r}.")
     return number
 

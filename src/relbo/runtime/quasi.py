@@ -13,9 +13,10 @@ import functools
 import numpy as np
 
 MOST_COORDINATES = 4
+"""In more of them the four points of a step cannot lie much better than random ones."""
 _POLYNOMIALS = ((1, 0, (1,)), (2, 1, (1, 3)), (3, 1, (1, 3, 1)))
 """Degree, coefficients and first direction numbers of the second to the fourth coordinate (Joe and Kuo 2008)."""
-_BITS = 32
+_BITS = 32  # more than float32 can tell apart
 
 
 def quasi_normals(rng: np.random.Generator, num_sets: int, num_points: int, dim: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 from relbo.ascent import AbstractAscent, GradientAscent, NaturalAscent
 from relbo.boosting.booster import Booster
-from relbo.budgets import Budget, budget
+from relbo.budgets import MIN_IMPROVEMENT, Budget, budget
 from relbo.coordinates.race import KINDS, Preconditioner
 from relbo.families import DENSE_LIMIT, AbstractFamily, resolve_family
 from relbo.model.memory import affordable_draws, as_bytes, check_size, points_at_once
@@ -18,7 +18,7 @@ from relbo.targets import as_target
 
 OBJECTIVES: dict[str, AbstractObjective] = {"finite_step": FiniteStep(), "relbo": RELBO()}
 _FULL_DATA_DRAWS = 2048  # with minibatches what is measured still uses all data, so on fewer draws
-_FLOW_STEPS, _FLOW_RATE = 800, 0.01
+_FLOW_STEPS, _FLOW_RATE = 800, 0.01  # a flow has many weights: more steps than Adam takes elsewhere, and shorter
 _SCORE_DRAWS = 256  # per component and step: values carry far less than gradients
 
 
@@ -38,14 +38,17 @@ def make_booster(
 ) -> Booster:
     """A booster to drive by hand; `relbo.fit` takes the same settings. Every setting is a name or an object.
 
-    Left to themselves, normal families get the natural-gradient oracle and refinement, all others Adam; a target
-    without gradient gets the score-function estimator. A component is kept if it improves the ELBO by `min_improvement`
-    nats (1e-4; with the fixed step, which is not monotone, all are kept). `num_measure` draws, over all slots of the
-    mixture, measure ELBO and gap in an iteration at the most (8,192; with minibatches 2,048): fewer cost less where the
-    target is dear, and errors grow. `precondition` says in which coordinates: behind an affine map that a race finds
-    ("affine"), and behind a flow too, always ("flow") or where it pays ("auto"; see `Preconditioner`).
-    `max_memory`, in bytes or as in "2GB", bounds what evaluations and draws take at once, beyond the data; by default
-    about 1 GB is for the evaluations.
+    Arguments:
+        family: of the components. Normal ones get the natural-gradient oracle and refinement, all others Adam.
+        objective, oracle, step: what a new component is chosen by, where it is sought, how weights are found.
+        estimator: of gradients; a target that has none gets the score function's.
+        refine: whether all components are moved together after each iteration, or the ascent that does it.
+        precondition: in which coordinates: behind an affine map that a race finds ("affine"), and behind a flow, too,
+            always ("flow") or where it pays ("auto"; see `Preconditioner`).
+        min_improvement: nats that an iteration must gain to be kept: 1e-4; -inf for the fixed step, not monotone.
+        num_measure: draws, over all slots of the mixture, that measure ELBO and gap in an iteration at the most: 8,192,
+            or 2,048 with minibatches. Fewer cost less where the model is expensive, and errors grow.
+        max_memory: bytes, or "2GB", for evaluations and draws beyond the data; about 1 GB of evaluations by default.
     """
     target = as_target(target)
     memory = None if max_memory is None else as_bytes(max_memory)
@@ -79,7 +82,7 @@ def make_booster(
     chosen_step = choose_object("step", step, _steps(afford), AbstractStep)
     chosen_step.check(chosen_family)
     if min_improvement is None:
-        min_improvement = 1e-4 if chosen_step.monotone else -math.inf
+        min_improvement = MIN_IMPROVEMENT if chosen_step.monotone else -math.inf
     return Booster(
         target=target,
         family=chosen_family,

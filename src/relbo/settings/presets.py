@@ -14,10 +14,9 @@ from relbo.oracles import GradientOracle, JointOracle, LaplaceOracle, Starts
 from relbo.runtime.choices import choose_name
 from relbo.settings.names import paper
 
-_NUM_STEPS, _NUM_DRAWS = 1000, 16
+_NUM_STEPS, _NUM_DRAWS = 1000, 16  # as in the paper's own settings: systems are compared at one cost
 _SHARED = ("estimator", "refine", "precondition", "min_improvement", "stop", "max_components")
 _PLAIN: dict[str, Any] = {name: paper()[name] for name in _SHARED}
-_RESIDUAL_DRAWS = Starts(num_residual=24, num_modes=0, num_initial=0)
 
 
 def preset(name: str, *, family: str | AbstractFamily | None = None) -> dict[str, Any]:
@@ -46,7 +45,8 @@ def _guo() -> dict[str, Any]:
 
 
 def _miller() -> dict[str, Any]:
-    oracle = JointOracle(num_steps=_NUM_STEPS, num_draws=_NUM_DRAWS, num_restarts=1, starts=_RESIDUAL_DRAWS)
+    starts = Starts(num_residual=24, num_modes=0, num_initial=0)
+    oracle = JointOracle(num_steps=_NUM_STEPS, num_draws=_NUM_DRAWS, num_restarts=1, starts=starts)
     return {"family": LocationScale(Normal(), LowRank(rank=5)), "oracle": oracle, "step": "line_search", **_PLAIN}
 
 

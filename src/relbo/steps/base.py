@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 from relbo.families import AbstractFamily
 from relbo.mixture import Mixture
 
-_BISECTIONS = 50
+_BISECTIONS = 50  # to the last bit of float64
 _BROKEN = 1e3  # nats, against a component of which no draw could be used
 
 

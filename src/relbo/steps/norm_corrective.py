@@ -32,7 +32,7 @@ class NormCorrective(AbstractStep):
     drop: float = 1e-5
 
     def check(self, family):
-        if not family.has_inner:
+        if not getattr(family, "has_inner", False):
             raise ValueError(
                 'step="norm_corrective" needs inner products of components in closed form, which '
                 f'{family} does not have. Use a normal family, or family="truncated_normal".'
@@ -63,7 +63,8 @@ def inner_products(mixture: Mixture, usable: np.ndarray) -> np.ndarray:
 
 
 @compiled
-def _log_inner(mixture: Mixture):
+def _log_inner(mixture):
+    r"""$\log \int s(z)\, s'(z)\, dz$ of all pairs of members, which families that `has_inner` know in closed form."""
     each = jax.vmap(mixture.family.log_inner, (None, 0))
     return jax.vmap(each, (0, None))(mixture.params, mixture.params)
 
@@ -79,20 +80,20 @@ def nearest_weights(
     """
     diagonal = np.diagonal(inner)
     distance = np.maximum(diagonal[:, None] + diagonal - 2 * inner, np.finfo(float).tiny)
-    now = weights.copy()
+    nearest = weights.copy()
     for _ in range(num_steps):
-        gradient = slope + inner @ (now - weights)
+        gradient = slope + inner @ (nearest - weights)
         gap = gradient[:, None] - gradient  # of a unit of weight that goes from the row to the column
         with np.errstate(over="ignore"):
-            amount = np.clip(gap / distance, 0.0, now[:, None])
+            amount = np.clip(gap / distance, 0.0, nearest[:, None])
         gain = np.where(usable, amount * (gap - 0.5 * distance * amount), 0.0)
         giver, taker = np.unravel_index(np.argmax(gain), gain.shape)
         if not gain[giver, taker] > 0:
             break
         moving = amount[giver, taker]
-        now[giver] -= moving
-        now[taker] += moving
-    return now
+        nearest[giver] -= moving
+        nearest[taker] += moving
+    return nearest
 
 
 def _rise(problem: WeightProblem, weights: np.ndarray, offset: np.ndarray) -> float:

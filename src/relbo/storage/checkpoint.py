@@ -29,7 +29,7 @@ try:
 except ImportError:  # Windows: two processes are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
-_NUM_SLOPES = 5
+_NUM_SLOPES = 5  # of each gradient its length and four directions: any change of the model shows
 _MEMORY = ("num_measure", "points_at_once")  # who ran out of memory may go on with less
 
 
@@ -50,7 +50,7 @@ class Checkpoint:
         """How many records of the trace the file holds."""
         self._target: tuple[dict[str, Any], dict[str, np.ndarray]] | None = None
 
-    def write(self, posterior: Posterior, about: dict[str, Any], best: State | None) -> None:
+    def write(self, posterior: Posterior, facts: dict[str, Any], best: State | None) -> None:
         if self._target is None:
             # The same for all iterations. It may take the model, and so all processes.
             self._target = encode_target(posterior, 0, data=False)
@@ -58,7 +58,7 @@ class Checkpoint:
             self.last_written = len(posterior.trace)
             return
         try:
-            parts = pack(*describe(posterior, *self._target, fit=about, best=best))
+            parts = pack(*describe(posterior, *self._target, fit=facts, best=best))
             write_atomically(self.path, parts, before_replace=self._keep_previous)
         except (OSError, TypeError, ValueError) as error:
             reason = str(getattr(error, "strerror", None) or error)
@@ -90,25 +90,25 @@ class Checkpoint:
         if not self.together:
             return self._read(booster)
         content = from_first(lambda: b"" if self._read(booster) is None else pathlib.Path(self.path).read_bytes())
-        found = read_bytes(content, self.path, booster.step_rule) if content else None
-        self.last_written = 0 if found is None else len(found.posterior.trace)
-        return found
+        contents = read_bytes(content, self.path, booster.step_rule) if content else None
+        self.last_written = 0 if contents is None else len(contents.posterior.trace)
+        return contents
 
     def _read(self, booster: Booster) -> Contents | None:
         if not os.path.exists(self.path):
             return None
         try:
-            found = read(self.path, booster.step_rule)
+            contents = read(self.path, booster.step_rule)
         except NewerFormat:
             raise
         except (ValueError, OSError) as error:
             if not os.path.exists(self.previous):
                 raise ValueError(f"{error} To begin anew, delete the file or give another path.") from error
-            found = read(self.previous, booster.step_rule)
+            contents = read(self.previous, booster.step_rule)
             warn(f"{error} Going on from the checkpoint before it, {self.previous}.")
             os.replace(self.previous, self.path)  # or the next write would keep the damaged one
-        self.last_written = len(found.posterior.trace)
-        return found
+        self.last_written = len(contents.posterior.trace)
+        return contents
 
     def _keep_previous(self) -> None:
         """Give the file that is about to be replaced a second name; not every file system can."""
@@ -237,9 +237,9 @@ def _slopes(gradients: Any) -> list[Any]:
     return [encode_number(slope) for slope in slopes.ravel().tolist()]
 
 
-def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path: str) -> None:
+def check_same_fit(contents: Contents, booster: Booster, mine: dict[str, Any], path: str) -> None:
     """Refuse a checkpoint of another fit."""
-    posterior, header, _ = found
+    posterior, header, _ = contents
     other = f"The checkpoint {path} is of another fit: "
     remedy = " Go on with what it was begun with, delete it, or give another path."
     if header["fit"] is None:
@@ -266,13 +266,13 @@ def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path
     if not theirs["finished"] and (versions := other_versions(header)) is not None:
         warn(f"The checkpoint {path} was written by {versions}. The fit goes on, but not to the same bits.")
     eps = float(np.finfo(posterior.target.dtype).eps)
-    before, now = (_numbers(about["log_densities"]) for about in (theirs, mine))
-    if not _alike(before, now, eps):
+    before, after = (_numbers(facts["log_densities"]) for facts in (theirs, mine))
+    if not _alike(before, after, eps):
         raise ValueError(
             f"{other}its log density is not this one; around the starting point it was {before[0]:g}, {before[1]:g}, "
-            f"..., and is {now[0]:g}, {now[1]:g}, ... (other data, or another model).{remedy}"
+            f"..., and is {after[0]:g}, {after[1]:g}, ... (other data, or another model).{remedy}"
         )
-    slopes = [_numbers(about.get("slopes", [])) for about in (theirs, mine)]
+    slopes = [_numbers(facts.get("slopes", [])) for facts in (theirs, mine)]
     if len(slopes[0]) > 0 and not _same_slopes(slopes[0], slopes[1], eps):  # the files of older versions have none
         raise ValueError(
             f"{other}the gradient of its log density is not this one; at the first of the points that are compared its "
@@ -280,28 +280,28 @@ def check_same_fit(found: Contents, booster: Booster, mine: dict[str, Any], path
         )
 
 
-def _alike(before: np.ndarray, now: np.ndarray, eps: float) -> bool:
+def _alike(before: np.ndarray, after: np.ndarray, eps: float) -> bool:
     """Log densities are equal up to the rounding of another device, and more closely so the steps between them.
 
     Much of a large log density is a constant, and what summing it in another order changes is, too.
     """
     finite = np.isfinite(before)
-    if before.shape != now.shape or not np.array_equal(before[~finite], now[~finite], equal_nan=True):
+    if before.shape != after.shape or not np.array_equal(before[~finite], after[~finite], equal_nan=True):
         return False
-    before, now = before[finite], now[finite]
+    before, after = before[finite], after[finite]
     with np.errstate(invalid="ignore"):
-        values = np.abs(before - now) <= 1e-3 + 100 * eps * np.abs(before)
-        steps = np.abs(np.diff(before) - np.diff(now)) <= 1e-3 + 10 * eps * np.max(np.abs(before), initial=0)
+        values = np.abs(before - after) <= 1e-3 + 100 * eps * np.abs(before)
+        steps = np.abs(np.diff(before) - np.diff(after)) <= 1e-3 + 10 * eps * np.max(np.abs(before), initial=0)
     return bool(np.all(values) and np.all(steps))
 
 
-def _same_slopes(before: np.ndarray, now: np.ndarray, eps: float) -> bool:
+def _same_slopes(before: np.ndarray, after: np.ndarray, eps: float) -> bool:
     """Up to rounding, which is that of the longest of the gradients."""
-    if before.shape != now.shape or not np.array_equal(np.isfinite(before), np.isfinite(now)):
+    if before.shape != after.shape or not np.array_equal(np.isfinite(before), np.isfinite(after)):
         return False
     finite = np.isfinite(before)
     longest = np.max(np.abs(before[finite]), initial=0)
-    return bool(np.all(np.abs(before - now)[finite] <= 1e-6 + 1000 * eps * longest))
+    return bool(np.all(np.abs(before - after)[finite] <= 1e-6 + 1000 * eps * longest))
 
 
 def _numbers(values: list[Any]) -> np.ndarray:
@@ -309,4 +309,4 @@ def _numbers(values: list[Any]) -> np.ndarray:
 
 
 def _unnamed(setting: Any) -> bool:
-    return isinstance(setting, dict) and "not_stored" in setting
+    return type(setting) is dict and "not_stored" in setting

@@ -32,8 +32,8 @@ FORMAT = 1
 
 _MAGIC = b"\x93RELBO\r\n"
 _FIXED = struct.Struct("<8sIQQ")
-_ALIGNMENT = 64
-_CHECKSUM = 32
+_ALIGNMENT = 64  # bytes, a cache line: arrays can be mapped
+_CHECKSUM = 32  # bytes of SHA-256
 _TEMPORARY = ".relbo-tmp"
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
            "float64")  # fmt: skip

@@ -55,7 +55,7 @@ def save(posterior: Posterior, path: str | os.PathLike, *, num_draws: int | None
 def load(path: str | os.PathLike, target: Any = None) -> Posterior:
     """The posterior in a file that `relbo.save`, or `relbo.fit(checkpoint=...)`, has written.
 
-    It samples, has densities and goes to ArviZ without model or data. With `target` (the same one, made anew) it is as
+    It can sample, give densities and go to ArviZ without model or data. With `target` (the same, made anew) it is as
     it was: it can predict, be diagnosed afresh and be boosted further, `relbo.fit(target, start=posterior)`.
 
     Raises:
@@ -92,7 +92,7 @@ def check_alike(stored: AbstractTarget, target: AbstractTarget, what: str) -> No
 
 def _counted_from_zero(name: str, first_index: int) -> str:
     """As the first files name the coordinates of a Stan program: `theta[0]` for `theta[1]`."""
-    return re.sub(r"(?<=[\[,])\d+(?=[\],])", lambda found: str(int(found[0]) - first_index), name)
+    return re.sub(r"(?<=[\[,])\d+(?=[\],])", lambda match: str(int(match[0]) - first_index), name)
 
 
 def to_bytes(posterior: Posterior, *, num_draws: int | None = 0, data: bool = False) -> list[bytes]:

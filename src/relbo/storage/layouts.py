@@ -15,7 +15,7 @@ from relbo.storage.objects import decode_number, encode_number
 from relbo.targets.layout import Layout, Leaf
 from relbo.targets.supports import assign_supports, support_words
 
-_MOST_NESTED = 50
+_MOST_NESTED = 50  # below the limit of recursion, for a forged file
 
 Arrays = dict[str, np.ndarray]
 PARTS = ("objective", "oracle", "step_rule", "estimator", "first_ascent", "refinement", "preconditioner")
@@ -89,10 +89,10 @@ def _decode_leaf(data: dict[str, Any]) -> Leaf:
         if shape != flat_shape:
             raise ValueError(f"the real parameter {name!r} has shapes {shape} and {flat_shape}")
         return Leaf(name, shape, flat_shape, None)
-    if isinstance(words, list):
+    if type(words) is list:
         if words[0] == "zero_sum" and words[1] not in range(1, len(shape) + 1):
             raise ValueError(f"a zero-sum support of {words[1]!r} axes of shape {shape}")
-        words = (words[0], *(np.asarray(bound) if isinstance(bound, list) else bound for bound in words[1:]))
+        words = (words[0], *(np.asarray(bound) if type(bound) is list else bound for bound in words[1:]))
     (support,) = assign_supports(words, [name])
     leaf = Leaf(name, shape, flat_shape, support)
     made = jax.eval_shape(leaf.constrain, jax.ShapeDtypeStruct((leaf.size,), np.float32))[0].shape
@@ -165,7 +165,7 @@ def flow_like(data: Any, dim: int, dtype: np.dtype[Any]) -> Flow:
     skewed = data.get("skewed", False)  # files of older versions say nothing of it
     if not all(type(size) is int and 0 <= size < 2**12 for size in (layers, units)) or units == 0:
         raise ValueError(f"a flow cannot have {layers!r} layers of {units!r} units")
-    if not isinstance(skewed, bool):
+    if type(skewed) is not bool:
         raise ValueError(f"a flow is skewed or not, and {skewed!r} is neither")
     return jax.eval_shape(lambda: identity_flow(dim, dtype, layers, units, skewed))
 

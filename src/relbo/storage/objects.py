@@ -37,7 +37,7 @@ _CLASSES: dict[str, type[eqx.Module]] = {
     )
 }  # fmt: skip
 _FUNCTIONS = {**SCHEDULES, "1/(t+2)": open_loop}
-_MOST_NESTED = 20
+_MOST_NESTED = 20  # ours have a few levels: more is forged
 
 
 class NotStored(eqx.Module):
@@ -116,9 +116,9 @@ def decode(data: Any, depth: int = 0) -> Any:
     """The setting of a JSON value; raises ValueError for what `encode` never writes."""
     if depth > _MOST_NESTED:
         raise ValueError("settings are nested too deeply")
-    if data is None or isinstance(data, bool | int | float | str):
+    if type(data) in (NoneType, bool, int, float, str):
         return data
-    if not isinstance(data, dict):
+    if type(data) is not dict:
         raise ValueError(f"unknown setting {data!r}")
     if "not_stored" in data:
         return NotStored(str(data["not_stored"]))
@@ -146,7 +146,7 @@ def _object(data: dict[str, Any], depth: int) -> eqx.Module:
             object.__setattr__(made, field.name, _default(cls, field))
             continue
         value = decode(data[field.name], depth + 1)
-        if field.type is float and isinstance(value, str | int):
+        if field.type is float and type(value) in (str, int):
             value = decode_number(value)
         if field.type in (int, bool, str, float) and type(value) is not field.type:
             raise ValueError(f"{cls.__name__}.{field.name} must be of type {field.type.__name__}, got {value!r}")

@@ -92,28 +92,28 @@ def _posterior(header: dict[str, Any], arrays: Arrays, target: StoredTarget, ste
     family = decode(header["family"])
     if not isinstance(family, AbstractFamily):
         raise ValueError(f"{family!r} is not a family")
-    one = _one(family, target)
-    mixture = _mixture("state", family, one, arrays, target.dtype)
-    shown = _mixture("mixture", family, one, arrays, target.dtype) if "mixture/log_weights" in arrays else mixture
+    member = _one(family, target)
+    mixture = _mixture("state", family, member, arrays, target.dtype)
+    shown = _mixture("mixture", family, member, arrays, target.dtype) if "mixture/log_weights" in arrays else mixture
     whitened = _whitened(header, arrays, target)
     booster = _booster(header["settings"], target, family)
     dtype, rule = target.dtype, step_rule or booster.step_rule
 
-    def state_of(about: dict[str, Any], prefix: str, mixture: Mixture, at: Whitened, other: State | None) -> State:
+    def state_of(facts: dict[str, Any], prefix: str, mixture: Mixture, at: Whitened, other: State | None) -> State:
         return State(
             target=at,
             mixture=mixture,
-            modes=_modes(f"{prefix}modes", arrays, one),
+            modes=_modes(f"{prefix}modes", arrays, member),
             memory=_memory(f"{prefix}memory", rule, arrays, "step_rule" in booster.missing),
-            elbo=decode_estimate(about["state_elbo"]),
-            iteration=_whole(about["iteration"]),
-            explore=int(about["explore"]),
+            elbo=decode_estimate(facts["state_elbo"]),
+            iteration=_whole(facts["iteration"]),
+            explore=int(facts["explore"]),
             other=other,
         )
 
     other = None
     if header.get("other") is not None:  # files of older versions say nothing of it
-        before = _mixture("other", family, one, arrays, dtype)
+        before = _mixture("other", family, member, arrays, dtype)
         other = state_of(header["other"], "other_", before, whitened.affine, None)
     state = state_of(header, "", mixture, whitened, other)
     trace = [decode_record(record, dtype) for record in header["trace"]]
@@ -152,10 +152,10 @@ def _booster(settings: dict[str, Any], target: StoredTarget, family: AbstractFam
 def _part(data: Any, kind: Any) -> Any:
     """A setting; one that this version does not know, or that was never stored, is needed only to go on boosting."""
     try:
-        found = decode(data)
+        part = decode(data)
     except ValueError as error:
         return NotStored(str(error))
-    return found if isinstance(found, kind) else NotStored(repr(found))
+    return part if isinstance(part, kind) else NotStored(repr(part))
 
 
 def _whitened(header: dict[str, Any], arrays: Arrays, target: StoredTarget) -> Whitened:
@@ -172,31 +172,31 @@ def _whitened(header: dict[str, Any], arrays: Arrays, target: StoredTarget) -> W
     return Whitened(target, family, params, flow)
 
 
-def _mixture(name: str, family: AbstractFamily, one: PyTree, arrays: Arrays, dtype) -> Mixture:
+def _mixture(name: str, family: AbstractFamily, member: PyTree, arrays: Arrays, dtype) -> Mixture:
     log_weights = arrays[f"{name}/log_weights"]
     capacity = log_weights.shape[0]
     weights = _checked(name, log_weights, (capacity,), dtype)
     if not np.isclose(np.exp(log_weights.astype(np.float64)).sum(), 1, atol=1e-3):
         raise ValueError("the weights do not sum to one")
-    params = _unflatten(f"{name}/params", arrays, one, capacity)
+    params = _unflatten(f"{name}/params", arrays, member, capacity)
     _check_numbers("a component", [np.asarray(leaf)[log_weights > -np.inf] for leaf in jax.tree.leaves(params)])
     return Mixture(family, params, weights)
 
 
-def _modes(name: str, arrays: Arrays, one: PyTree) -> PyTree:
+def _modes(name: str, arrays: Arrays, member: PyTree) -> PyTree:
     if f"{name}/0" not in arrays:
         return None
-    return _unflatten(name, arrays, one, arrays[f"{name}/0"].shape[0])
+    return _unflatten(name, arrays, member, arrays[f"{name}/0"].shape[0])
 
 
 def _memory(name: str, step_rule: AbstractStep, arrays: Arrays, unknown: bool) -> PyTree:
     """Shaped as the rule's own; of a rule that is not known, the bare leaves."""
     if unknown:
         return [jax.device_put(value) for key, value in sorted(arrays.items()) if key.startswith(f"{name}/")]
-    own = step_rule.init()
+    fresh = step_rule.init()
     # Files of 0.1 held them in the precision of the fit.
-    cast = {key: np.asarray(arrays[key], leaf.dtype) for key, leaf in named_leaves(name, own).items()}
-    return _unflatten(name, cast, own)
+    cast = {key: np.asarray(arrays[key], leaf.dtype) for key, leaf in named_leaves(name, fresh).items()}
+    return _unflatten(name, cast, fresh)
 
 
 def _unflatten(name: str, arrays: Mapping[str, np.ndarray], like: PyTree, num: int | None = None) -> PyTree:
@@ -229,9 +229,9 @@ def _whole(number: Any) -> int:
 
 def other_versions(header: dict[str, Any]) -> str | None:
     """What wrote a file, if that was another version of relbo or JAX than this; None if it was this one."""
-    now = {"relbo": importlib.metadata.version("relbo"), "jax": jax.__version__}
-    same = all(header.get(name) == version for name, version in now.items())
-    return None if same else f"{_versions(header)}, where this is {_versions(now)}"
+    ours = {"relbo": importlib.metadata.version("relbo"), "jax": jax.__version__}
+    same = all(header.get(name) == version for name, version in ours.items())
+    return None if same else f"{_versions(header)}, where this is {_versions(ours)}"
 
 
 def _versions(header: dict[str, Any]) -> str:

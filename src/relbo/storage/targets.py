@@ -19,7 +19,7 @@ from relbo.targets import AbstractTarget
 from relbo.targets.layout import named_leaves
 from relbo.targets.stored import Labels, StoredDraws, StoredTarget
 
-NUM_DRAWS = 2000
+NUM_DRAWS = 2000  # kept where only the model could make more: quantiles to about a hundredth
 _MOST_NUMBERS = 2**24
 """A group of arrays (log likelihoods, data) larger than this is left out; by default there are fewer draws."""
 

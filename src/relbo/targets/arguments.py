@@ -152,10 +152,10 @@ def plain_data_named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[
 def _plain_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Texts and lists of plain values among the arguments, which a model may have wanted as arrays; or ""."""
     named = [*((f"number {index + 1}", value) for index, value in enumerate(args)), *kwargs.items()]
-    found = [f"{name} is a {type(value).__name__}" for name, value in named if _is_plain(value)]
+    plain = [f"{name} is a {type(value).__name__}" for name, value in named if _is_plain(value)]
     return (
-        f"Of its arguments {', '.join(found)}: pass data as arrays, texts and categories encoded as integers."
-        if found
+        f"Of its arguments {', '.join(plain)}: pass data as arrays, texts and categories encoded as integers."
+        if plain
         else ""
     )
 

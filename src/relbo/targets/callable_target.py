@@ -203,13 +203,13 @@ def _checked_start(target: CallableTarget) -> CallableTarget:
     check_repeatable(values[0], [values[1]], "function")
     problem = problem_at(values[0], gradients[0], names, "function")
     if problem is not None:
-        found, num_tried = None, 0
+        start, num_tried = None, 0
         if values[0] != np.inf:  # an infinite density is no matter of where one starts
-            found, num_tried = first_usable(partial(_try, target.host), _other_starts(points))
-        if found is None:
+            start, num_tried = first_usable(partial(_try, target.host), _other_starts(points))
+        if start is None:
             raise ValueError(nowhere(problem, names, points[0], "the first starting point", num_tried, str))
-        warn(moved(problem, names, "the first starting point", found))
-        target = CallableTarget(target.host, target.layout, target.initial.at[0].set(found.points))
+        warn(moved(problem, names, "the first starting point", start))
+        target = CallableTarget(target.host, target.layout, target.initial.at[0].set(start.points))
     if target.differentiable:
         _check_lines(target.host, np.asarray(target.initial, np.float64)[0])
     return target
@@ -225,7 +225,7 @@ def _try(host: Host, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _other_starts(points: np.ndarray) -> Iterator[Tries]:
-    """One by one, for a call may be dear: the user's own, then points near the first, then points anywhere."""
+    """One by one, for a call may be expensive: the user's own, then points near the first, then points anywhere."""
     given = Tries("a point of init", points[1:NUM_TRIED])
     for words, tries in (given, jittered(points[0], "it"), uniform(points.shape[1], points.dtype, NUM_TRIED)):
         yield from (Tries(words, point[None]) for point in tries)

@@ -25,7 +25,7 @@ from relbo.targets.search import Tries, evaluate, first_usable, moved, nowhere, 
 
 T = TypeVar("T", bound=AbstractTarget)
 
-NUM_PROBES = 4
+NUM_PROBES = 4  # around the start: one alone may lie where a wrong gradient is right
 
 
 def check_traceable(function: Any, layout: Layout, args: tuple[PyTree, ...]) -> None:
@@ -70,11 +70,11 @@ def check_at_example(target: T, others: Iterable[Tries], what: str, report: Call
     if problem is not None:
         if values[0] == np.inf:  # an infinite density is no matter of where one starts
             raise ValueError(nowhere(problem, names, origin, what, 0, report))
-        found, num_tried = first_usable(partial(evaluate, target), others)
-        if found is None:
+        usable, num_tried = first_usable(partial(evaluate, target), others)
+        if usable is None:
             raise ValueError(nowhere(problem, names, origin, what, num_tried, report))
-        warn(moved(problem, names, what, found))
-        target = eqx.tree_at(lambda each: each.initial, target, target.initial.at[0].set(found.points))
+        warn(moved(problem, names, what, usable))
+        target = eqx.tree_at(lambda each: each.initial, target, target.initial.at[0].set(usable.points))
         values, gradients, again, dead = _probe_readably(target)
         check_repeatable(values[0], [values[1], again[0]], "log_density")
     if target.differentiable:

@@ -96,9 +96,9 @@ class Layout:
 
     def match(self, tree: PyTree, what: str) -> list[Any]:
         """The leaves of `tree` in the layout's order, by name."""
-        found = dict(named_leaves(tree)[0])
-        missing = [name for name in self.names if name not in found]
-        unexpected = [name for name in found if name not in self.names]
+        given = dict(named_leaves(tree)[0])
+        missing = [name for name in self.names if name not in given]
+        unexpected = [name for name in given if name not in self.names]
         if missing or unexpected:
             parts = [f"missing {', '.join(missing)}"] if missing else []
             parts += [f"unexpected {', '.join(unexpected)}"] if unexpected else []
@@ -106,7 +106,7 @@ class Layout:
                 f"{what} must have the structure of the example, with leaves {', '.join(self.names)}; "
                 f"got {'; '.join(parts)}."
             )
-        return [found[name] for name in self.names]
+        return [given[name] for name in self.names]
 
     def _split(self, z: Float[Array, " dim"]) -> list[Array]:
         z = one_point(z, self.dim, self.dtype)

@@ -24,8 +24,8 @@ NUM_TRIED = 100
 """So many points are tried in all, before a model is refused."""
 NUM_STARTS = 4
 """So many points a fit is given to start from, where the model has no example."""
-_AT_ONCE = 32
-_MOST_NAMED = 8
+_AT_ONCE = 32  # one program, whatever the number of points
+_MOST_NAMED = 8  # bad coordinates in an error: a line or two
 
 
 class Tries(NamedTuple):
@@ -87,9 +87,9 @@ def evaluate(target: AbstractTarget, points: np.ndarray) -> tuple[np.ndarray, np
     for start in range(0, len(points), _AT_ONCE):
         chunk = points[start : start + _AT_ONCE]
         filled = np.concatenate([chunk, np.repeat(chunk[:1], _AT_ONCE - len(chunk), axis=0)])
-        found = _values_and_gradients(target, jax.device_put(filled))
-        values.append(np.asarray(found[0])[: len(chunk)])
-        gradients.append(np.asarray(found[1])[: len(chunk)])
+        evaluated = _values_and_gradients(target, jax.device_put(filled))
+        values.append(np.asarray(evaluated[0])[: len(chunk)])
+        gradients.append(np.asarray(evaluated[1])[: len(chunk)])
     return np.concatenate(values), np.concatenate(gradients)
 
 
@@ -137,11 +137,11 @@ def problem_at(value: np.floating, gradient: np.ndarray, names: Sequence[str], w
     return f"the gradient of {what} is not finite in {shorten(bad)}" if bad else None
 
 
-def moved(problem: str, names: Sequence[str], what: str, found: Tries) -> str:
+def moved(problem: str, names: Sequence[str], what: str, tries: Tries) -> str:
     """The warning that the fit starts elsewhere."""
     return (
-        f"{problem} at {what}, so the fit starts from {found.words} instead, in unconstrained coordinates "
-        f"{describe_point(names, found.points)}. Give another start if you want another."
+        f"{problem} at {what}, so the fit starts from {tries.words} instead, in unconstrained coordinates "
+        f"{describe_point(names, tries.points)}. Give another start if you want another."
     )
 
 
@@ -179,12 +179,12 @@ def describe_point(names: Sequence[str], point: np.ndarray) -> str:
 
 def name_entries(name: str, values: Any, chosen: Any) -> str:
     """`y[3] = -1, y[7] = nan and 2 more`: the entries of an array where `chosen`, over its first axes, is true."""
-    found = np.argwhere(chosen)
+    places = np.argwhere(chosen)
     entries = []
-    for index in found[:_MOST_NAMED]:
+    for index in places[:_MOST_NAMED]:
         place = f"[{','.join(map(str, index))}]" if len(index) else ""
         entries.append(f"{name}{place} = {brief(values[tuple(index)])}")
-    return shorten([*entries, *[""] * (len(found) - len(entries))])
+    return shorten([*entries, *[""] * (len(places) - len(entries))])
 
 
 def name_nan(arrays: Iterable[tuple[str, np.ndarray]]) -> str:

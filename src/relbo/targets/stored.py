@@ -78,7 +78,7 @@ class StoredTarget(AbstractTarget):
         if self.layout is None:
             raise ValueError(f"Only the model can compute the parameters at new points, and {self._where()}")
         params = self.layout.constrain(z)
-        return dict(params) if isinstance(params, OrderedDict) else params  # ordered for the sake of z alone
+        return dict(params) if type(params) is OrderedDict else params  # ordered for the sake of z alone
 
     def unconstrain(self, params: PyTree) -> Float[Array, " dim"]:
         if self.layout is None:

@@ -13,7 +13,7 @@ from relbo.targets.layout import named_leaves
 if TYPE_CHECKING:
     from relbo.targets.base import AbstractTarget
 
-_MOST_ROWS = 40
+_MOST_ROWS = 40  # of a screen
 
 
 def as_table(target: "AbstractTarget") -> str:

@@ -18,8 +18,8 @@ from relbo.runtime.require import require
 from relbo.targets.layout import named_leaves
 from relbo.targets.stored import StoredTarget
 
-_MOST_LOG_LIKELIHOODS = 10**8
-_FEWEST_RATIOS = 100
+_MOST_LOG_LIKELIHOODS = 10**8  # 0.8 GB in float64
+_FEWEST_RATIOS = 100  # of which 20 are the tail: with fewer k-hat is noise
 _SHORTEST_CHAIN = 4  # ArviZ's own limit
 _CHAINS = "independent draws of an approximation, dealt out; no Markov chains, so r_hat and ess say nothing about it"
 
@@ -41,7 +41,7 @@ def to_arviz(
         num_draws: in all; they are independent.
         num_chains: the draws are dealt out to so many "chains", 4 by default (fewer where that does not divide),
             because ArviZ's tools want more than one. They are independent draws and no Markov chains, as the attribute
-            `chains` says: r-hat is 1 whatever the fit is worth, and `relbo.diagnose` is who knows.
+            `chains` says: r-hat is 1 however bad the fit is: ask `relbo.diagnose`.
         importance_resampled: draws of `relbo.resample`, by Pareto-smoothed importance weights, which correct what the
             mixture misses. Refused where the weights cannot be trusted even with defensive draws.
         log_likelihood: pointwise, for `az.loo`; by default wherever the model has it and it fits into memory.
@@ -71,7 +71,7 @@ def to_arviz(
     groups = {"sample_stats": stats}
     if pointwise:
         groups["log_likelihood"] = pointwise
-    names = [] if isinstance(posterior_predictive, bool) else list(posterior_predictive)
+    names = [] if type(posterior_predictive) is bool else list(posterior_predictive)
     _check_names(names, values)
     if names:
         groups["posterior_predictive"] = {name: values[name] for name in names}

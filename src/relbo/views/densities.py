@@ -10,7 +10,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter, gaussian_filter1d
 
 _OUTSIDE = 0.002  # so much of the draws, on either side, may lie outside of a picture
-_MARGIN = 0.06
+_MARGIN = 0.06  # of the range, on each side: a density is seen to end
 
 
 def grid_of(values: np.ndarray, num: int = 200) -> np.ndarray:

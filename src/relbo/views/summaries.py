@@ -9,7 +9,7 @@ from relbo.diagnostics.parameters import named_columns
 from relbo.posterior.posterior import Posterior
 from relbo.records.estimate import Estimate
 
-LEVELS = (0.05, 0.5, 0.95)
+LEVELS = (0.05, 0.5, 0.95)  # a 90 % interval and the median, as Stan's summaries have
 
 
 @dataclass(frozen=True)

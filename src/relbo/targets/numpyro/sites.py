@@ -183,9 +183,9 @@ def _check_enumerable(name: str, fn: Any) -> None:
 
 def _check(facts: Facts) -> None:
     if not facts.latents:
-        found = ", ".join(f"{site.name} ({site.kind})" for site in facts.sites) or "nothing"
+        described = ", ".join(f"{site.name} ({site.kind})" for site in facts.sites) or "nothing"
         raise ValueError(
-            f"the model has no continuous latent sites, so there is nothing to infer; it has {found}. Did you pass "
+            f"the model has no continuous latent sites, so there is nothing to infer; it has {described}. Did you pass "
             "values for all of them, or condition on them?"
         )
     subsampled = {plate.name for plate in facts.subsampled}

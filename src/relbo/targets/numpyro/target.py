@@ -109,13 +109,13 @@ class NumPyroTarget(AbstractTarget):
     def latents_with_log_det(self, z: Float[Array, " dim"]) -> dict[str, tuple[Array, Array]]:
         """The value of every latent site, and log |det J| of its bijection for every element of its batch."""
         flat, values = self._split(z), self._split_constrained(z)
-        trace, found = self._trace(values), {}
+        trace, latents = self._trace(values), {}
         for name, value in values.items():
             bijection = biject_to(trace[name]["fn"].support)
             log_det = bijection.log_abs_det_jacobian(flat[name], value)
             batch_ndim = jnp.ndim(value) - trace[name]["fn"].event_dim
-            found[name] = value, jnp.sum(log_det, axis=tuple(range(batch_ndim, jnp.ndim(log_det))))
-        return found
+            latents[name] = value, jnp.sum(log_det, axis=tuple(range(batch_ndim, jnp.ndim(log_det))))
+        return latents
 
     def unconstrain(self, params: PyTree) -> Float[Array, " dim"]:
         given = self._latent_values(params)
@@ -145,14 +145,14 @@ class NumPyroTarget(AbstractTarget):
         return layout if same and layout.dim == self.dim else None
 
     def supports(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        named: dict[str, str] = {}
 
         def look(z) -> None:
             trace = self._trace(self._split_constrained(z))
-            found.update({site.name: name_support(trace[site.name]["fn"].support) for site in self.facts.latents})
+            named.update({site.name: name_support(trace[site.name]["fn"].support) for site in self.facts.latents})
 
         jax.eval_shape(look, self.initial[0])
-        return found
+        return named
 
     def dims(self) -> dict[str, tuple[str, ...]]:
         sites = self.facts.of_kind("latent", "deterministic", "observed")
@@ -194,11 +194,11 @@ class NumPyroTarget(AbstractTarget):
         model = _at_rows(Unobserved(self.model), _all_rows(facts))
         try:
             with _quiet():
-                found = Predictive(model, values, return_sites=observed)(jax.random.key(seed), *args, **kwargs)
+                predicted = Predictive(model, values, return_sites=observed)(jax.random.key(seed), *args, **kwargs)
         except (TypeError, ValueError) as error:
             error.add_note("(raised by the model, run for prediction with the arguments given to predict.)")
             raise
-        return {name: np.asarray(value) for name, value in found.items()}
+        return {name: np.asarray(value) for name, value in predicted.items()}
 
     def sample_prior(self, num_draws: int, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         args, kwargs = self.arguments.fill(self.arrays)
@@ -208,13 +208,13 @@ class NumPyroTarget(AbstractTarget):
         sampler = Predictive(model, num_samples=num_draws, return_sites=[*names, *observed])
         try:
             with _quiet():
-                found = sampler(jax.random.key(seed), *args, **kwargs)
+                drawn = sampler(jax.random.key(seed), *args, **kwargs)
         except NotImplementedError as error:
             raise ValueError(
                 "the prior cannot be sampled: a distribution of the model has no sampler (an improper one has none). "
                 "Leave prior draws out."
             ) from error
-        arrays = {name: np.asarray(value) for name, value in found.items()}
+        arrays = {name: np.asarray(value) for name, value in drawn.items()}
         return {name: arrays[name] for name in names}, {name: arrays[name] for name in observed}
 
     def with_data(self, *args: Any, **kwargs: Any) -> "NumPyroTarget":

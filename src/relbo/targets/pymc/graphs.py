@@ -205,11 +205,11 @@ _GRAPHS: weakref.WeakValueDictionary[tuple[Any, ...], Graphs] = weakref.WeakValu
 def graphs_of(model: Any, dtype: np.dtype[Any]) -> Graphs:
     """The same object for the same model, so that its programs are compiled once, whatever data it holds by now."""
     key = id(model), dtype, tuple(model.named_vars)
-    found = _GRAPHS.get(key)
-    if found is None or not found.still_hold():
-        found = Graphs(model, dtype)
-        _GRAPHS[key] = found
-    return found
+    graphs = _GRAPHS.get(key)
+    if graphs is None or not graphs.still_hold():
+        graphs = Graphs(model, dtype)
+        _GRAPHS[key] = graphs
+    return graphs
 
 
 def _evaluator(outputs: Sequence[Any]) -> Callable[[], list[np.ndarray]]:

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from relbo.runtime.require import require
 
-_SWITCH, _DEPTH = 3.0, 32
+_SWITCH, _DEPTH = 3.0, 32  # see `erfcx`
 
 
 def _with_slope(slope: Callable[[Array, Array], Array]) -> Callable[[Callable[[Array], Array]], Any]:

@@ -179,10 +179,10 @@ class PyMCTarget(AbstractTarget):
         )
         model = self.graphs.model
         with self._in_model(kwargs, coords) as shapes, readable_errors(shapes, kwargs):
-            found = pymc.sample_posterior_predictive(
+            predicted = pymc.sample_posterior_predictive(
                 known, model=model, random_seed=seed, progressbar=False, return_inferencedata=False
             )
-        return {name: np.asarray(values)[0] for name, values in found.items()}
+        return {name: np.asarray(values)[0] for name, values in predicted.items()}
 
     def sample_prior(self, num_draws: int, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """By `pm.sample_prior_predictive`. Potentials are ignored, as PyMC will warn."""
@@ -193,9 +193,9 @@ class PyMCTarget(AbstractTarget):
             )
         pymc, model = require("pymc", extra="pymc"), self.graphs.model
         with self._in_model():
-            found = pymc.sample_prior_predictive(num_draws, model=model, random_seed=seed, return_inferencedata=False)
+            drawn = pymc.sample_prior_predictive(num_draws, model=model, random_seed=seed, return_inferencedata=False)
         observed = [rv.name for rv in model.observed_RVs]
-        return {name: found[name] for name in self.graphs.constrained_names}, {name: found[name] for name in observed}
+        return {name: drawn[name] for name in self.graphs.constrained_names}, {name: drawn[name] for name in observed}
 
     @property
     def subsamples(self) -> bool:

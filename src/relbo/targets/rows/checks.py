@@ -13,7 +13,7 @@ from relbo.targets.rows.sources import AbstractRows
 from relbo.targets.rows.sums import RowModel
 from relbo.targets.search import name_entries
 
-_SEVERAL = 3
+_SEVERAL = 3  # neither one, which broadcasts, nor a likely length of a row
 
 
 def check_functions(model: RowModel, row: PyTree[np.ndarray]) -> None:

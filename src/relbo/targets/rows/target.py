@@ -24,7 +24,7 @@ from relbo.targets.starts import starting_points
 
 _IN_CACHE = 2**18
 """Numbers that the rows of a chunk times the points of a block have: temporaries stay in the cache."""
-_CHUNK_BYTES = 2**25
+_CHUNK_BYTES = 2**25  # 32 MB: a read that long pays for its seek, and four fit anywhere
 _COPIES = 4
 """Of a chunk: one is being read, one is ready, one is on the device, and one was."""
 

@@ -41,10 +41,6 @@ def _plain(name: str, value: Any) -> Any:
     return (array.astype(int) if array.dtype == bool else array).tolist()
 
 
-def to_json(values: dict[str, Any]) -> str:
-    return json.dumps(values)
-
-
 def to_arrays(values: dict[str, Any]) -> dict[str, np.ndarray]:
     """Those that are numbers or rectangular arrays of numbers."""
     arrays = {}

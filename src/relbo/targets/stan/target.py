@@ -1,5 +1,6 @@
 """A Stan program as a target: its density, gradient and constraining map, called by XLA without Python between."""
 
+import json
 import logging
 import os
 import pathlib
@@ -16,12 +17,10 @@ from jaxtyping import Array, Float, Int32, PyTree
 from relbo.runtime.choices import whole_number
 from relbo.targets.base import AbstractTarget
 from relbo.targets.layout import one_point
+from relbo.targets.search import NUM_STARTS, NUM_TRIED
 from relbo.targets.stan.build import build, has_parameters
-from relbo.targets.stan.data import read_data, to_arrays, to_json
+from relbo.targets.stan.data import read_data, to_arrays
 from relbo.targets.stan.library import Description, Library, load
-
-_NUM_STARTS = 4
-_NUM_TRIES = 100
 
 
 class StanTarget(AbstractTarget):
@@ -190,7 +189,7 @@ def from_stan(program: str | os.PathLike, data: Any = None, *, name: str | None 
         raise ValueError(f"the Stan program {name!r} has no parameters, so there is nothing to infer.")
     library = load(build(source, name, include))
     try:
-        handle, description = library.make(to_json(values), seed)
+        handle, description = library.make(json.dumps(values), seed)
     except ValueError as error:
         raise ValueError(f"the data do not fit the Stan program {name!r}. Stan says: {error}") from error
     if not description.coordinates:
@@ -210,7 +209,7 @@ def _read_program(program: str | os.PathLike, name: str | None) -> tuple[str, pa
 def _starting_points(library: Library, handle: int, dim: int, seed: int) -> np.ndarray:
     """Stan's convention: the origin, then uniform on (-2, 2). Always as many rows, so that no program is recompiled."""
     dtype = np.dtype(jax.dtypes.canonicalize_dtype(np.float64))
-    draws = np.random.default_rng(seed).uniform(-2, 2, (_NUM_TRIES, dim))
+    draws = np.random.default_rng(seed).uniform(-2, 2, (NUM_TRIED, dim))
     usable, words, value = [], "", np.nan
     for point in np.concatenate([np.zeros((1, dim)), draws]).astype(dtype):
         value, gradient, said = library.evaluate(handle, point)
@@ -218,22 +217,22 @@ def _starting_points(library: Library, handle: int, dim: int, seed: int) -> np.n
         with np.errstate(over="ignore"):
             if np.isfinite(np.append(gradient, value).astype(dtype)).all():
                 usable.append(point)
-        if len(usable) == _NUM_STARTS:
+        if len(usable) == NUM_STARTS:
             break
     if not usable:
         reason = f"Stan says: {words}" if words else f"At the last one the log density is {value}."
         raise ValueError(
-            f"no usable starting point: log density or gradient is not finite at the origin and at {_NUM_TRIES} "
+            f"no usable starting point: log density or gradient is not finite at the origin and at {NUM_TRIED} "
             f"points drawn from (-2, 2) in unconstrained coordinates. {reason}"
         )
     if np.any(usable[0]):
         logging.getLogger("relbo").info("the origin has no finite density or gradient: starting from %s", usable[0])
-    return np.resize(usable, (_NUM_STARTS, dim)).astype(dtype)
+    return np.resize(usable, (NUM_STARTS, dim)).astype(dtype)
 
 
 def _in_brackets(name: str) -> str:
     """`theta.1.2` as `theta[1,2]`: Stan counts from one, and so do its users."""
-    return re.sub(r"(\.\d+)+", lambda found: f"[{found[0][1:].replace('.', ',')}]", name)
+    return re.sub(r"(\.\d+)+", lambda match: f"[{match[0][1:].replace('.', ',')}]", name)
 
 
 def _find_entries(description: Description) -> dict[str, Array]:
