@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: browser demo test test-all lint docs picture dist wheel-alone quality bench doors verdicts peers peers-quick reproduce clean
+.PHONY: browser demo test test-all lint docs picture dist wheel-alone quality bench scaling doors verdicts peers peers-quick reproduce clean
 
 demo: $(STAMP)
 	$(VENV)/bin/python demo/run.py
@@ -53,6 +53,11 @@ bench: $(STAMP)
 	$(VENV)/bin/python benchmarks/cold_start.py
 	$(VENV)/bin/python benchmarks/checkpoint.py
 	$(VENV)/bin/python benchmarks/memory.py
+
+# How cost grows in rows, dimensions, components and processes: an hour on one core; goes on where it was stopped.
+scaling: $(STAMP)
+	$(VENV)/bin/python benchmarks/scaling.py
+	$(VENV)/bin/python benchmarks/scaling_page.py
 
 # Models as a new user writes them, through their doors, against long NUTS; goes on where it was stopped.
 doors: $(STAMP)

@@ -25,11 +25,11 @@ def main() -> None:
     print(options.readme)
 
 
-def filled(readme: str, text: str) -> str:
-    """The README with `text` between the marks, whatever stood there."""
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1:
-        raise ValueError(f"The README must have one {BEGIN} and one {END}. Put them where the comparison belongs.")
-    return re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n{text}\n{END}", readme, flags=re.DOTALL)
+def filled(readme: str, text: str, begin: str = BEGIN, end: str = END) -> str:
+    """The README, or another page, with `text` between the marks, whatever stood there."""
+    if readme.count(begin) != 1 or readme.count(end) != 1:
+        raise ValueError(f"The README must have one {begin} and one {end}. Put them where the comparison belongs.")
+    return re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{text}\n{end}", readme, flags=re.DOTALL)
 
 
 def summary(results: Results) -> str:

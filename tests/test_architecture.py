@@ -76,10 +76,10 @@ def test_the_tree_of_tests_mirrors_the_rooms():
 
 def test_public_names():
     names = """
-        Adaptive Agreement Away Booster Calibration Diagnosis Estimate FiniteStep Fixed FullyCorrective GapBelow
+        Adaptive Agreement Away Booster Calibration Diagnosis Estimate FiniteStep Fits Fixed FullyCorrective GapBelow
         GradientOracle JointOracle LaplaceOracle LineSearch MaxComponents MaxEvaluations MaxIterations MaxSeconds
         NaturalOracle Near NormCorrective Pairwise Posterior Preconditioner RELBO Record Stalled Starts State Stop
-        calibrate compare diagnose distributed enable_compile_cache families fit from_callable from_log_density
+        calibrate compare diagnose distributed enable_compile_cache families fit fit_many from_callable from_log_density
         from_numpyro from_pymc from_rows from_stan load local_rows make_booster objectives oracles paper plots predict
         preset report resample save steps to_arviz
     """

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from relbo.coordinates.race import Preconditioner
     from relbo.diagnostics import Diagnosis, diagnose, resample
     from relbo.distributed.starting import local_rows
+    from relbo.loop.fits import Fits
     from relbo.loop.fitting import fit
+    from relbo.loop.many import fit_many
     from relbo.objectives import RELBO, FiniteStep
     from relbo.oracles import GradientOracle, JointOracle, LaplaceOracle, NaturalOracle, Starts
     from relbo.posterior.posterior import Posterior
@@ -54,6 +56,7 @@ __all__ = [
     "Diagnosis",
     "Estimate",
     "FiniteStep",
+    "Fits",
     "Fixed",
     "FullyCorrective",
     "GapBelow",
@@ -83,6 +86,7 @@ __all__ = [
     "enable_compile_cache",
     "families",
     "fit",
+    "fit_many",
     "from_callable",
     "from_log_density",
     "from_numpyro",
@@ -114,7 +118,9 @@ _HOMES = {
     "coordinates.race": "Preconditioner",
     "diagnostics": "Diagnosis diagnose resample",
     "distributed.starting": "local_rows",
+    "loop.fits": "Fits",
     "loop.fitting": "fit",
+    "loop.many": "fit_many",
     "objectives": "RELBO FiniteStep",
     "oracles": "GradientOracle JointOracle LaplaceOracle NaturalOracle Starts",
     "posterior.posterior": "Posterior",

@@ -315,6 +315,29 @@ def test_processes_change_nothing_and_may_die():
     np.testing.assert_array_equal(there.ranks, np.delete(here.ranks, 5, axis=0))
 
 
+def test_a_stopped_calibration_goes_on(tmp_path):
+    """From its file, to the same ranks; what failed is not tried again, and another calibration is refused."""
+    path, settings = tmp_path / "ranks.jsonl", {"make_target": make_target, "num_simulations": 30}
+    whole = calibrate(simulate, fit=fails_for_large_data, **settings)
+    calls = []
+
+    def stopped(target, seed):
+        calls.append(seed)
+        if len(calls) == 13:
+            raise KeyboardInterrupt
+        return fails_for_large_data(target, seed)
+
+    stopped.__qualname__ = fails_for_large_data.__qualname__  # a function is known by its name
+    with pytest.warns(UserWarning, match="Interrupted: returning the ranks of 12"):
+        calibrate(simulate, fit=stopped, checkpoint=path, **settings)
+    resumed = calibrate(simulate, fit=stopped, checkpoint=path, **settings)
+    assert len(calls) == 13 + 18
+    assert resumed.names == whole.names and resumed.failures == whole.failures and resumed.num_failures > 0
+    np.testing.assert_array_equal(resumed.ranks, whole.ranks)
+    with pytest.raises(ValueError, match=r"belongs to another call \(seed: 0 there, 1 here\)"):
+        calibrate(simulate, fit=stopped, checkpoint=path, seed=1, **settings)
+
+
 def test_ctrl_c_keeps_what_is_done():
     calls = []
 

@@ -120,7 +120,7 @@ def test_a_memory_map_travels_without_its_rows(tmp_path):
 
 
 def test_one_point_is_one_pass(expected):
-    np.testing.assert_allclose(by_rows(arrays(None)).log_density(POINTS[0]), expected[0][0], rtol=1e-5)
+    np.testing.assert_allclose(by_rows(arrays(None)).log_density(jnp.asarray(POINTS[0])), expected[0][0], rtol=1e-5)
 
 
 def test_chunks_change_nothing_but_rounding():

@@ -14,6 +14,7 @@ what is too narrow in both alike is seen only in part: for a normal posterior, w
 values scatter 1.2 times as far as claimed, where they do 1.4 times with draws from the prior.
 """
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Generator
@@ -25,12 +26,14 @@ from typing import Any
 import numpy as np
 
 from relbo.calibration.result import Calibration
-from relbo.calibration.trial import AbstractExperiment, Failure, FitWith, Outcomes, Ranks, SimulatorExperiment, Trial
-from relbo.calibration.workers import choose_num_processes, run_trials
+from relbo.calibration.trial import AbstractExperiment, FitWith, Outcomes, Ranks, SimulatorExperiment, Trial, from_entry
 from relbo.loop.progress import count_up
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.choices import whole_number
+from relbo.runtime.journal import Journal
 from relbo.runtime.require import require
+from relbo.runtime.workers import run_jobs
+from relbo.storage.objects import encode_or_text
 from relbo.targets import AbstractTarget, from_numpyro
 
 _HOPELESS = 10  # failures without one success: the other simulations would fail, too
@@ -48,6 +51,7 @@ def calibrate(
     num_processes: int | None = None,
     progress_bar: bool = True,
     level: float = 0.01,
+    checkpoint: str | os.PathLike | None = None,
     **kwargs: Any,
 ) -> Calibration:
     """Simulation-based calibration: draw parameters and data, fit, rank the parameters among the fit's draws.
@@ -64,8 +68,11 @@ def calibrate(
         num_simulations: each takes a fit. 100 find gross errors, 1000 subtle ones; the verdict says how subtle.
         num_draws: from every posterior; they are independent, and ranks lie in 0..num_draws.
         num_processes: by default one for every core, fewer if there are few fits; 1 stays in this process. The result
-            is the same for any number of them.
+            is the same for any number of them. Inside `with joblib.parallel_config("dask")`, or another of joblib's
+            backends, simulations run there.
         level: the probability of a false alarm, over all quantities together.
+        checkpoint: the path of a file with a line for every simulation that is done. The same call, after it was
+            stopped, goes on from there; simulations that failed are not tried again.
 
     A fit that raises, or whose process dies, is counted in `failures` and never hidden. Ctrl-C gives the result so far,
     with a warning.
@@ -78,11 +85,15 @@ def calibrate(
     begun = time.perf_counter()
     experiment = _experiment(model, args, kwargs, make_target, num_simulations, seed)
     trial = Trial(experiment, _checked_fit(fit), num_draws, seed)
-    processes = choose_num_processes(num_processes, num_simulations)
+    journal = None if checkpoint is None else _journal(checkpoint, trial, num_simulations)
     outcomes, interrupted = Outcomes(), False
+    jobs = dict(enumerate(experiment.jobs(num_simulations)))
+    for entry in journal.entries if journal is not None else ():
+        from_entry(entry).add_to(outcomes)
+        del jobs[entry["simulation"]]
     try:
-        with count_up(progress_bar, "calibrating", num_simulations) as report:
-            _collect(run_trials(trial, experiment.jobs(num_simulations), processes), outcomes, num_simulations, report)
+        with count_up(progress_bar, "calibrating", len(jobs)) as report:
+            _collect(run_jobs(trial, jobs, num_processes), outcomes, num_simulations, report, journal)
     except KeyboardInterrupt:
         if len(outcomes.ranks) < 2:
             raise
@@ -148,12 +159,24 @@ def _check_numbers(num_simulations: int, num_draws: int, level: float) -> None:
         raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
 
 
-def _collect(trials: Generator[Ranks | Failure, None, None], outcomes: Outcomes, num_simulations: int, report) -> None:
+def _journal(path: str | os.PathLike, trial: Trial, num_simulations: int) -> Journal:
+    """Of this calibration, as far as a file can tell: a function is known by its name."""
+    fit = trial.fit
+    settings = {name: encode_or_text(value) for name, value in fit.settings.items()} if isinstance(fit, FitWith) else {}
+    told = getattr(fit, "__qualname__", type(fit).__qualname__)
+    numbers = {"num_simulations": num_simulations, "num_draws": trial.num_draws, "seed": trial.seed}
+    experiment = type(trial.experiment).__name__
+    return Journal(path, "a calibration", {**numbers, "experiment": experiment, "fit": told, "settings": settings})
+
+
+def _collect(trials: Generator, outcomes: Outcomes, num_simulations: int, report, journal: Journal | None) -> None:
     """Outcomes as they come; whatever happens, the processes are ended."""
     with warnings.catch_warnings(), closing(trials):
         warnings.filterwarnings("ignore", message=".*tasks which were still being processed")  # ended early, as we mean
-        for outcome in trials:
+        for _, outcome in trials:
             outcome.add_to(outcomes)
+            if journal is not None:
+                journal.add(outcome.as_entry())
             report(len(outcomes.failures))
             _check_hope(outcomes, num_simulations)
 

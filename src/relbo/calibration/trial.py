@@ -14,6 +14,7 @@ from relbo.loop.fitting import fit
 from relbo.mixture import map_chunks
 from relbo.posterior.posterior import Posterior
 from relbo.runtime.compiling import compiled
+from relbo.runtime.workers import AbstractTask
 from relbo.targets import AbstractTarget, as_target
 from relbo.targets.layout import entry_names, named_leaves
 
@@ -80,6 +81,9 @@ class Failure:
     def add_to(self, outcomes: Outcomes) -> None:
         outcomes.failures.append(self)
 
+    def as_entry(self) -> dict[str, Any]:
+        return {"simulation": self.simulation, "failure": self.message}
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -93,9 +97,20 @@ class Ranks:
     def add_to(self, outcomes: Outcomes) -> None:
         outcomes.ranks.append(self)
 
+    def as_entry(self) -> dict[str, Any]:
+        return {"simulation": self.simulation, "names": self.names, "ranks": self.values, "truth": self.truth}
+
+
+def from_entry(entry: dict[str, Any]) -> Ranks | Failure:
+    """The outcome of which `as_entry` made a line of a journal."""
+    if "failure" in entry:
+        return Failure(entry["simulation"], entry["failure"])
+    truth = np.array(entry["truth"], np.float64)
+    return Ranks(entry["simulation"], list(entry["names"]), np.array(entry["ranks"]), truth)
+
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(AbstractTask):
     """What a process needs to run any of the simulations."""
 
     experiment: AbstractExperiment
@@ -121,8 +136,11 @@ class Trial:
             _check_numbers(names, below, drawn)
             ranks = rank_of(below, drawn, np.random.default_rng(tie_seed))
         except Exception as error:
-            return Failure(simulation, f"{type(error).__name__}: {error}")
+            return self.failed(simulation, job, f"{type(error).__name__}: {error}")
         return Ranks(simulation, names, ranks, below)
+
+    def failed(self, simulation: int, job: Any, message: str) -> Failure:
+        return Failure(simulation, message)
 
 
 def _quantities(truth: Any, target: AbstractTarget, posterior: Any, draws) -> tuple[dict, dict]:

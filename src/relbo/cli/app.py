@@ -1,6 +1,7 @@
 """The commands: parse, call, print. What they do is in the modules of `cli`, each imported when it is first used."""
 
 import pathlib
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -76,6 +77,12 @@ def fit(
     precondition: Annotated[str, typer.Option(help="Coordinates: affine, auto, flow, dense, diagonal, none.")] = "auto",
     refine: Annotated[bool, typer.Option(help="Whether all components are refined together.")] = True,
     num_draws: Annotated[int, typer.Option("--num-draws", "-n", min=100, help="Draws for the verdict.")] = 10_000,
+    coordinator: o.Coordinator = None,
+    processes: o.Processes = None,
+    process: o.Process = None,
+    distributed: o.Detect = False,
+    local_processes: o.LocalProcesses = None,
+    shard: o.Shard = None,
     x64: o.X64 = False,
     cache: o.Cache = True,
     as_json: o.Json = False,
@@ -87,13 +94,21 @@ def fit(
     relbo fit model.py --data data.csv --arg X=age,dose --arg y=outcome --report report.html
     """
     with session(as_json, quiet, debug) as talk:
+        if local_processes is not None and not dry_run:
+            talk.code = cli.together.run_locally(talk, local_processes, coordinator, sys.argv[1:])
+            return
+        crew = cli.together.Crew(coordinator, processes, process, distributed, shard)
         cli.work.prepare(talk, x64, cache)
         stem = pathlib.Path(model.partition(".py:")[0]).stem
         outputs = cli.fits.Outputs(out or pathlib.Path(f"{stem}.relbo"), report, netcdf, num_draws)
         settings: dict[str, Any] = {"seed": seed, "max_components": max_components, "family": family, "step": step}
         settings |= {"refine": refine, "precondition": precondition, "oracle": oracle, "max_memory": max_memory}
         settings |= {"checkpoint": checkpoint, "max_evaluations": max_evaluations, "max_seconds": max_seconds}
-        cli.fits.fit(talk, model, _source(data, arg, kind, drop_missing), dry_run, outputs, settings)
+        given = _source(data, arg, kind, drop_missing)
+        if dry_run:
+            cli.fits.show(talk, model, given, outputs)
+        else:
+            cli.fits.fit(talk, model, given, outputs, settings, crew)
 
 
 @app.command(epilog=_EPILOG)

@@ -8,6 +8,7 @@ import relbo
 from relbo.cli.mapping import Arguments
 from relbo.cli.models import Model
 from relbo.cli.session import Session, UsageError
+from relbo.cli.together import Crew
 from relbo.cli.work import check_complete, load_fit, make_target, read_model, show_diagnosis, show_mapping, show_summary
 from relbo.storage.reading import read
 
@@ -31,23 +32,31 @@ class Outputs:
                 raise UsageError(f"{path} is to be written in a folder that does not exist: make it first.")
 
 
-def fit(
-    talk: Session, model_text: str, source: dict[str, Any], dry_run: bool, outputs: Outputs, settings: dict
-) -> None:
+def fit(talk: Session, model_text: str, source: dict[str, Any], outputs: Outputs, settings: dict, crew: Crew) -> None:
+    outputs.check()
+    crew.join(talk)
+    model, data, arguments = read_model(model_text, **source)
+    show_mapping(talk, model, arguments)
+    target = make_target(model, data, arguments)
+    talk.say(str(target))
+    posterior = relbo.fit(target, progress_bar=talk.speaks, **settings, **crew.settings())
+    kept = crew.part(posterior, outputs.fit, target)
+    if kept is not None:
+        finish(talk, kept, outputs)
+
+
+def show(talk: Session, model_text: str, source: dict[str, Any], outputs: Outputs) -> None:
+    """How data meet the model, and nothing more. A Stan program is not compiled for that."""
     outputs.check()
     model, data, arguments = read_model(model_text, **source)
     show_mapping(talk, model, arguments)
-    if dry_run and model.needs_compiling:
+    if model.needs_compiling:
         check_complete(data, arguments)
         _show_dry_run(talk, model, arguments)
         return
     target = make_target(model, data, arguments)
     talk.say(str(target))
-    if dry_run:
-        _show_dry_run(talk, model, arguments, dim=target.dim)
-        return
-    posterior = relbo.fit(target, progress_bar=talk.speaks, **settings)
-    finish(talk, posterior, outputs)
+    _show_dry_run(talk, model, arguments, dim=target.dim)
 
 
 def beside(path: pathlib.Path) -> pathlib.Path:

@@ -21,6 +21,14 @@ Arg = Annotated[
 Kind = Annotated[str | None, typer.Option(help="What the model is: numpyro, pymc, log-density. By default it is seen.")]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")]
 Seed = Annotated[int, typer.Option(help="For random numbers.")]
+Coordinator = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="The first of several processes: the same for all of them.")
+]
+Processes = Annotated[int | None, typer.Option(min=1, help="How many processes make this fit together.")]
+Process = Annotated[int | None, typer.Option(min=0, help="Which of them this is, from 0 on.")]
+Detect = Annotated[bool, typer.Option("--distributed", help="Join the processes that SLURM, MPI or a TPU pod started.")]
+LocalProcesses = Annotated[int | None, typer.Option(min=2, help="Start so many processes here, and fit with them.")]
+Shard = Annotated[str | None, typer.Option(help="What processes divide: data or points. By default by size of data.")]
 Out = Annotated[pathlib.Path | None, typer.Option("--out", "-o", help="Where to write.", show_default=False)]
 NumDraws = Annotated[int, typer.Option("--num-draws", "-n", min=1, help="How many draws.")]
 X64 = Annotated[bool, typer.Option("--x64", help="Compute in float64: for large or badly conditioned data.")]

@@ -86,7 +86,7 @@ def fit(
     >>> relbo.fit(target, seed=0).num_components
     1
     """
-    _check_settings(settings)
+    check_settings(settings)
     _check_objects(start, best_by, checkpoint)
     limit = MOST_COMPONENTS if max_components is None else whole_number("max_components", max_components, 1)
     seed = seed_number(seed)
@@ -164,7 +164,7 @@ def _checked_booster(target, start: Posterior | None, settings: dict[str, Any]) 
     return dataclasses.replace(booster, **{field: getattr(old, field) for field in kept})
 
 
-def _check_settings(settings: dict[str, Any]) -> None:
+def check_settings(settings: dict[str, Any]) -> None:
     signatures = (inspect.signature(fit).parameters, inspect.signature(make_booster).parameters)
     known = [name for names in signatures for name in names if name not in ("target", "settings")]
     unknown = sorted(set(settings) - set(known))
