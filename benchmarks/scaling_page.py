@@ -65,7 +65,10 @@ class Scaling:
     def ended(self, axis: str, method: str) -> str:
         """How a ladder ended, if not at its top."""
         bad = [cell for cell in self.cells if (cell["axis"], cell["method"]) == (axis, method)]
-        return "; ".join(f"{cell['size']:,}: {cell['kind']}" for cell in bad if cell["kind"] != "done")
+        told = {"over the limit": "more than {limit:.0f}", "failed": "failed"}
+        return "; ".join(
+            f"{cell['size']:,}: {told[cell['kind']].format(**cell)}" for cell in bad if cell["kind"] in told
+        )
 
     @property
     def load(self) -> tuple[float, float]:
@@ -191,6 +194,10 @@ def draw(scaling: Scaling) -> Figure:
                 [point.size for point in points], [point.cpu for point in points], style, color=colour, label=label
             )
         axes.set(xscale="log", yscale="log", xlabel=AXES[axis][0])
+        if axis in ("components", "processes"):
+            few = sorted({cell["size"] for cell in scaling.cells if cell["axis"] == axis})
+            axes.set_xticks(few, [str(size) for size in few], minor=False)
+            axes.set_xticks([], minor=True)
         axes.legend(fontsize=7, title="exponents", title_fontsize=7)
     figure.supylabel("CPU seconds of a fit", fontsize=9)
     return figure

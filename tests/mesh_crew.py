@@ -36,7 +36,7 @@ class Crew:
     def log(self, process: int) -> str:
         return (self.folder / f"log{process}.txt").read_text()
 
-    def wait(self, seconds: float = 240) -> list[int]:
+    def wait(self, seconds: float = 900) -> list[int]:
         """Their exit codes; none is left alive."""
         try:
             return [process.wait(seconds) for process in self.processes]
