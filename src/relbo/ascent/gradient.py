@@ -54,6 +54,7 @@ class GradientAscent(AbstractAscent):
         state = _begin(self, params, None)
         points = _draw(self, mixture.family, key, state.params, np.asarray(0, np.int32))
         last, iteration = first_settled(self.num_steps), np.asarray(iteration, np.int32)
+        door = door.for_few(points.shape[0])
         for step in range(self.num_steps):
             seen = door(points, "proposals", batch=(key, step))
             fresh = np.asarray(step <= last)
