@@ -8,10 +8,10 @@ $$\varphi''(0) = \int \frac{(s - q)^2}{q} = \chi^2(s \| q).$$
 
 For $q = N(0, 1)$ and $s = N(0, r)$ that is $1/\sqrt{r (2 - r)} - 1$ below $r = 2$, and infinite from there on. Then
 $\varphi$ falls more slowly than $\gamma^2$: the integral is cut off where $\gamma s = q$, at $z^2 = 2 \log(1/\gamma) /
-(1 - 1/r)$, which leaves $2 \varphi(\gamma) / \gamma^2$ of the order of $\gamma^{-a}$ with $a = (r - 2)/(r - 1)$, up to logarithms.
-The induction of Theorem 1, $h_{t+1} \le (1 - \gamma) h_t + \varphi(\gamma)$ with $\gamma = 2/(t+2)$, then gives
-$h_t = O(t^{-(1 - a)}) = O(t^{-1/(r-1)})$ in place of $O(1/t)$. Enough for a finite constant: locations in a bounded set
-and, in every direction, no variance twice as large as another.
+(1 - 1/r)$. That leaves $2 \varphi(\gamma) / \gamma^2$ of the order of $\gamma^{-a}$ with $a = (r - 2)/(r - 1)$, up to
+logarithms. The induction of Theorem 1, $h_{t+1} \le (1 - \gamma) h_t + \varphi(\gamma)$ with $\gamma = 2/(t+2)$, then
+gives $h_t = O(t^{-(1 - a)}) = O(t^{-1/(r-1)})$ in place of $O(1/t)$. Enough for a finite constant: locations in a
+bounded set and, in every direction, no variance twice as large as another.
 """
 
 import math

@@ -62,7 +62,7 @@ CHANGES = {
 class Size:
     """How much: iterations, and draws for choosing and for measuring an iterate."""
 
-    iterations: int = 15
+    iterations: int = 10
     selection_draws: int = 250
     score_draws: int = 1000
     authors_draws: int = 50

@@ -128,7 +128,7 @@ def seconds_table(results: list[dict]) -> Table:
 
 def pace_table(pace: dict) -> Table:
     rows = [
-        [label, *(f"{1e3 * value:.1f}" for value in np.quantile(pace[variant], [0.0, 0.5])), _ratio(pace, variant)]
+        [label, *(f"{1e3 * value:.1f}" for value in np.quantile(pace[variant], [0.0, 0.5])), ratio_of(pace, variant)]
         for variant, label in VARIANTS.items()
     ]
     columns = ["variant", "fastest, ms", "median, ms", "relative to the fixed step, median of pairs"]
@@ -143,8 +143,8 @@ def remarks(pace: dict) -> list[str]:
         "The KL of every iterate is computed by quadrature, exact to single precision (about 1e-6 nats).",
         "Iteration 0 of the paper's presets is plain black-box VI (BBVI), the same in all three.",
         'The paper calls line search and full correction "dramatically slower" than the fixed step. With the same '
-        f"oracle, an iteration takes {_ratio(pace, 'line_search')} times as long with line search and "
-        f"{_ratio(pace, 'fully_corrective')} times with full correction: both work on draws made once, so that "
+        f"oracle, an iteration takes {ratio_of(pace, 'line_search')} times as long with line search and "
+        f"{ratio_of(pace, 'fully_corrective')} times with full correction: both work on draws made once, so that "
         "neither the search nor the correction evaluates the target again.",
         "Programs are shared: the first fit (fixed step) compiles the oracle of all three variants, and the others "
         "only their step rule. The default has an oracle of its own, races for its coordinates and refines.",
@@ -214,7 +214,7 @@ def _warm_seconds(results, system) -> np.ndarray:
     )
 
 
-def _ratio(pace: dict, variant: str) -> relbo.Estimate:
+def ratio_of(pace: dict, variant: str) -> relbo.Estimate:
     """The median of the ratios round by round, which what else the machine does hardly touches."""
     ratios = np.array(pace[variant]) / np.array(pace["fixed"])
     middle = float(np.median(ratios))

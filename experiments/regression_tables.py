@@ -91,45 +91,63 @@ def spread_ratio(results: Sequence[Row], data: str, system: str, family: str) ->
     return float(mine.std(ddof=1) / base.std(ddof=1))
 
 
+AUROC_RANGE, ELBO_RANGE = (-0.035, 0.03), (-6.0, 200.0)
+"""What the panels show; a mean beyond is an arrow at the edge, with its value."""
+
+
 def figure(results: Sequence[Row], paper: dict[str, tuple[float, float]]) -> Figure:
     """Left: what boosting changes in AUROC. Right: what it gains in ELBO, and what one covariance matrix gains."""
-    shown = [name for name in names(results) if not name.endswith("intercept")]
-    lines = [(data, *pair) for data in shown for pair in systems(results, data) if pair[0] != BBVI]
-    height = 1.6 + 0.19 * (len(lines) + 1.6 * len(shown) + len(paper))
-    drawn = Figure(figsize=(11.5, height), layout="constrained")
+    names_shown = [name for name in names(results) if not name.endswith("intercept")]
+    num_lines = sum(len(systems(results, data)) for data in names_shown) + 1.6 * len(names_shown) + len(paper)
+    drawn = Figure(figsize=(11.5, 1.6 + 0.19 * num_lines), layout="constrained")
     left, right = drawn.subplots(1, 2, sharey=True)
     ticks, place = [], 0.0
     for name, (mean, error) in paper.items():
         left.errorbar(mean, place, xerr=error, fmt="s", color=COLOURS["paper"], markerfacecolor="white", capsize=2)
         ticks.append((place, f"the paper: {name}", COLOURS["paper"]))
         place += 1
-    for data in shown:
+    for data in names_shown:
         place += 0.6
         ticks.append((place, data, "black"))
         place += 1
-        for system, family in [line[1:] for line in lines if line[0] == data]:
-            style = {"color": _COLOUR[system], "fmt": _MARKER[family], "markersize": 4.5, "capsize": 2}
+        for system, family in systems(results, data):
+            if system == BBVI:
+                continue
+            style = {"color": _COLOUR[system], "marker": _MARKER[family]}
             if system in (PAPER_LAST, LAST):
                 style["markerfacecolor"] = "white"
-            for axes, metric in ((left, "test_auroc"), (right, "elbo")):
-                changes = paired(results, data, system, family, metric)
-                error = changes.std(ddof=1) / math.sqrt(len(changes)) if len(changes) > 1 else 0.0
-                axes.errorbar(changes.mean(), place, xerr=error, **style)
-            ticks.append((place, f"{system}, {family}", _COLOUR[system]))
+            _point(left, paired(results, data, system, family, "test_auroc"), place, AUROC_RANGE, style)
+            _point(right, paired(results, data, system, family, "elbo"), place, ELBO_RANGE, style)
+            ticks.append((place, f"{system}, {family}" if family in _MARKER else system, _COLOUR[system]))
             place += 1
     _finish(left, right, ticks, place)
     return drawn
 
 
+def _point(axes, changes: np.ndarray, place: float, limits: tuple[float, float], style: dict[str, Any]) -> None:
+    mean, error = changes.mean(), changes.std(ddof=1) / math.sqrt(len(changes)) if len(changes) > 1 else 0.0
+    if limits[0] < mean < limits[1]:
+        axes.errorbar(mean, place, xerr=error, markersize=4.5, capsize=2, **style)
+        return
+    beyond = {"color": style["color"], "fontsize": 7, "va": "center"}
+    if mean < limits[0]:
+        axes.text(limits[0], place, f" < {mean:.3g}", ha="left", **beyond)
+    else:
+        axes.text(limits[1], place, f"{mean:.3g} > ", ha="right", **beyond)
+
+
 def _finish(left, right, ticks, bottom: float) -> None:
     left.set_yticks([place for place, *_ in ticks], [text for _, text, _ in ticks], fontsize=7.5)
-    for label, (_, text, colour) in zip(left.get_yticklabels(), ticks, strict=True):
+    for label, (*_, colour) in zip(left.get_yticklabels(), ticks, strict=True):
         label.set_color(colour)
-        label.set_fontweight("bold" if "," not in text and ":" not in text else "normal")
+        label.set_fontweight("bold" if colour == "black" else "normal")
     left.set_ylim(bottom, -1)
-    left.set_xscale("symlog", linthresh=0.01, linscale=2.0)
+    left.set_xlim(AUROC_RANGE)
     right.set_xscale("symlog", linthresh=1.0)
-    tidy(left, "a", "test AUROC less BBVI's (linear within 0.01)")
+    right.set_xlim(ELBO_RANGE)
+    right.set_xticks([-3, -1, 0, 1, 3, 10, 30, 100], ["-3", "-1", "0", "1", "3", "10", "30", "100"])
+    right.minorticks_off()
+    tidy(left, "a", "test AUROC less BBVI's")
     tidy(right, "b", "ELBO less BBVI's, nats (linear within 1)")
     for axes in (left, right):
         axes.axvline(0, color="0.6", linewidth=0.8)

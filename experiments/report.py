@@ -89,6 +89,12 @@ def mean_of(values: Sequence[float] | np.ndarray) -> relbo.Estimate | float:
     return relbo.Estimate(float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))), len(values))
 
 
+def shown(values: Sequence[float] | np.ndarray) -> str:
+    """The mean over seeds for a sentence."""
+    found = mean_of(values)
+    return f"{found:.4g}" if isinstance(found, float) else str(found)
+
+
 def difference(values: Sequence[float] | np.ndarray) -> str:
     """A mean difference with its sign, its standard error and no digit more; "0" where all differences are."""
     values = np.asarray(values, np.float64)
