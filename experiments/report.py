@@ -43,7 +43,7 @@ class Table:
     def markdown(self) -> str:
         rows = [[_cell(cell) for cell in row] + [""] * (len(self.columns) - len(row)) for row in self.rows]
         lines = [list(self.columns), ["---"] * len(self.columns), *rows]
-        body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
         return f"**{self.title}**\n\n{body}\n"
 
 
