@@ -19,6 +19,7 @@ from experiments.runs import Piece, Runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 TABLES = ("chemreact", "icu", "wine")
+DUNDERS = ("__file__", "__module__", "__version__", "__doc__")
 MODULE = "exact"
 """Any module that computes."""
 
@@ -212,7 +213,7 @@ def test_experiments_use_only_public_names():
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "relbo":
                 assert node.attr in (*relbo.__all__, "__file__", "__version__"), (path, node.attr)
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self":
-                assert not node.attr.startswith("_") or node.attr in ("__file__", "__module__", "__version__"), path
+                assert not node.attr.startswith("_") or node.attr in DUNDERS, (path, node.attr)
 
 
 def test_the_split_of_chemreact_is_made_as_it_was(tmp_path):
