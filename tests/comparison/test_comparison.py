@@ -7,13 +7,11 @@ import pytest
 from scipy import stats
 
 import relbo
-from handmade import full_normals
+from handmade import full_normals, posterior_of
 from helpers import FALSE_ALARM, TWO_BLOBS, within
 from relbo.comparison.differences import parameter_differences, sliced_difference
 from relbo.comparison.effective import effective_size
 from relbo.comparison.wasserstein import chance_distances, chance_limit, distance
-from relbo.model.whitening import identity_map
-from relbo.posterior.posterior import Posterior
 from relbo.targets import from_log_density
 
 
@@ -22,20 +20,6 @@ def exact_draws(num, seed=0):
     chosen = rng.choice(2, num, p=TWO_BLOBS.weights)
     noise = rng.standard_normal((num, 2))
     return TWO_BLOBS.means[chosen] + np.einsum("nij,nj->ni", TWO_BLOBS.factors[chosen], noise)
-
-
-def posterior_of(mixture, of):
-    """The mixture as a posterior without a fit: all that a comparison looks at."""
-    booster = relbo.make_booster(of, family=mixture.family)
-    return Posterior(
-        mixture,
-        identity_map(of, "none"),
-        relbo.Estimate(0.0, 0.0, 0),
-        [],
-        relbo.Stop("converged", "by hand"),
-        booster,
-        None,
-    )
 
 
 @functools.cache

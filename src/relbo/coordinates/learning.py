@@ -24,7 +24,8 @@ from relbo.ascent.gradient import solid
 from relbo.families import DENSE_LIMIT, AbstractFamily
 from relbo.families.autoregressive import MOST_UNITS, NUM_LAYERS, Flow, identity_flow
 from relbo.mixture import Mixture, draw_each, locations_of, log_densities, num_active
-from relbo.model.door import Door, back_through
+from relbo.model.door import Door, Seen
+from relbo.model.through_flow import back_through, pulled_back, way_of
 from relbo.records.estimate import Estimate
 from relbo.records.trace import Record
 from relbo.runtime.compiling import compiled, host_random
@@ -131,12 +132,14 @@ def _round(key, rng, door: Door, flow: Flow, num_steps: int, rate: float, index:
     num_draws = door.block  # the door evaluates a whole block for the price of one
     numbers = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(flow)])
     memory = _Memory(np.zeros_like(numbers), np.zeros_like(numbers), np.zeros((), numbers.dtype))
-    way = _way(flow, _antithetic(rng, num_draws, door))
+    level = np.zeros((), door.dtype)  # by the residual alone: at the landing the determinant has no part in it
     for step in range(num_steps):
+        way = way_of(flow, _antithetic(rng, num_draws, door))
         seen = door(way.end, "flow", batch=(key, (index << 16) + step))
-        now = np.asarray(rate * (0.505 + 0.495 * math.cos(math.pi * step / num_steps)), door.dtype)
-        numbers, memory, way = _step(numbers, memory, way, seen, now, _antithetic(rng, num_draws, door))
-    return _as_flow(np.asarray(numbers), door.dim)
+        *_, by_numbers = pulled_back(flow, way, *_residual(flow, way, seen), level)
+        falling = np.asarray(rate * (0.505 + 0.495 * math.cos(math.pi * step / num_steps)), door.dtype)
+        numbers, memory, flow = _climbed(numbers, by_numbers, memory, falling)
+    return jax.tree.map(np.asarray, flow)
 
 
 def _antithetic(rng: np.random.Generator, num: int, door: Door) -> np.ndarray:
@@ -145,7 +148,7 @@ def _antithetic(rng: np.random.Generator, num: int, door: Door) -> np.ndarray:
 
 
 def _judged(door: Door, flow: Flow, noise: np.ndarray) -> Learned:
-    ways = [_way(flow, noise[begin : begin + door.block]) for begin in range(0, len(noise), door.block)]
+    ways = [way_of(flow, noise[begin : begin + door.block]) for begin in range(0, len(noise), door.block)]
     log_dets = np.concatenate([np.asarray(way.log_dets, np.float64) for way in ways])
     values, rounding = door.values(np.concatenate([np.asarray(way.end) for way in ways]), "flow")
     ratios = values + log_dets - _log_normal(noise)
@@ -188,27 +191,20 @@ def _as_flow(numbers, dim: int) -> Flow:
     return jax.tree.unflatten(structure, parts)
 
 
-@partial(compiled, runs_once=True)
-def _way(flow, noise):
-    return flow.way(noise)
+@partial(compiled, runs_often=True)
+def _residual(flow, way, seen: Seen) -> Seen:
+    """log p - log q at the end of a way, but for a constant: its slopes, as a mean over the points."""
+    values, slopes = solid(seen.values, seen.slopes - flow.score(way))
+    return Seen(values, slopes / len(slopes))
 
 
 @partial(compiled, runs_often=True)
-def _step(numbers, memory, way, seen, rate, following):
-    """One step uphill by what was `seen` at the end of the `way`, and the way of the `following` noise.
+def _climbed(numbers, by_numbers: Flow, memory: _Memory, rate):
+    """A step of Adam, or none at all if the gradient is not finite; and the flow that it leads to.
 
     The numbers of the flow are one vector from step to step: to make one of many leaves costs as much as a layer.
     """
-    flow = _as_flow(numbers, following.shape[1])
-    _, slopes = solid(seen.values, seen.slopes - flow.score(way))
-    by_numbers, _ = flow.pull(way, slopes / len(following))
     grads = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(by_numbers)])
-    numbers, memory = _climbed(numbers, grads, memory, rate)
-    return numbers, memory, _as_flow(numbers, following.shape[1]).way(following)
-
-
-def _climbed(numbers, grads, memory: _Memory, rate):
-    """A step of Adam, or none at all if the gradient is not finite."""
     length = jnp.sqrt(jnp.sum(grads**2))
     finite = jnp.isfinite(length)
     grads = jnp.where(finite, grads, 0.0) * jnp.minimum(1.0, _LONGEST / jnp.where(finite, length, 1.0))
@@ -219,4 +215,5 @@ def _climbed(numbers, grads, memory: _Memory, rate):
     grown = [jnp.where(num > 0, 1 - kept**num, 1.0) for kept in _KEPT]
     step = (mean / grown[0]) / (jnp.sqrt(square / grown[1]) + _TINY)
     moved = numbers + jnp.where(finite, rate, 0.0).astype(numbers.dtype) * step
-    return moved, _Memory(mean.astype(numbers.dtype), square.astype(numbers.dtype), num.astype(numbers.dtype))
+    memory = _Memory(mean.astype(numbers.dtype), square.astype(numbers.dtype), num.astype(numbers.dtype))
+    return moved, memory, _as_flow(moved, by_numbers.dim)

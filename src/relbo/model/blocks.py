@@ -31,6 +31,11 @@ def sizes() -> Sizes:
 def block_of(target: Any) -> int:
     """Points at once, by the length of the data and of a point: a block that stays in the cache is much faster."""
     longest = max((rows_here(leaf) for leaf in jax.tree.leaves(target) if getattr(leaf, "ndim", 0)), default=1)
+    return block_for(target.dim, longest)
+
+
+def block_for(dim: int, num_rows: int = 1) -> int:
+    """Points of so many coordinates at once, for each of which there are so many rows of data."""
     most = sizes()
-    fitting = min(most.numbers / longest, most.coordinates / target.dim)
+    fitting = min(most.numbers / num_rows, most.coordinates / dim)
     return int(2 ** np.clip(np.floor(np.log2(fitting)), 3, np.log2(most.points)))

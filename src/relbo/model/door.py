@@ -24,10 +24,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from relbo.families.autoregressive import Flow
 from relbo.model.affine import pulled, solved, unwhiten
 from relbo.model.blocks import block_of, sizes
 from relbo.model.precise import Precise, Values, is_coarse, rounding_of
+from relbo.model.through_flow import filled, pulled_back, way_of
 from relbo.model.whitening import Whitened
 from relbo.records.estimate import Estimate
 from relbo.records.outcome import Stop
@@ -156,7 +156,7 @@ class Door:
         else:
             self._spend(purpose, len(points))
             seen = []
-            for part in _filled(points, block).reshape(-1, block, self.dim):
+            for part in filled(points, block).reshape(-1, block, self.dim):
                 seen.append(self._through_flow(self._evaluate, part))
                 self._spend(purpose, 0)  # with many data these are seconds: budgets of time hold in between, too
         values = np.concatenate([np.asarray(each.values, np.float64) for each in seen])[: len(points)]
@@ -172,7 +172,7 @@ class Door:
             return self._whole(found, self._log_dets(points))
         log_p = self.numbers(points[:block], purpose)[0]
         precise = Precise(self.target) if self.dtype == np.float32 and is_coarse(log_p) else None
-        if precise is None or not precise.is_possible(self._before_flow(_filled(points[:block], block))):
+        if precise is None or not precise.is_possible(self._before_flow(filled(points[:block], block))):
             rest = [self.numbers(points[block:], purpose)[0]] if len(points) > block else []
             log_p = np.concatenate([log_p, *rest])
             return Values(log_p, rounding_of(log_p))
@@ -180,7 +180,7 @@ class Door:
         for begin in range(0, len(points), block):
             part = points[begin : begin + block]
             self._spend(purpose, len(part))
-            both = precise(self._before_flow(_filled(part, block))), self._log_dets(_filled(part, block))
+            both = precise(self._before_flow(filled(part, block))), self._log_dets(filled(part, block))
             parts.append((both[0][: len(part)], both[1][: len(part)]))
         return self._whole(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -204,12 +204,16 @@ class Door:
 
     def _through_flow(self, evaluate: Callable[[Any], Seen], points: Any) -> Seen:
         """`evaluate` takes points of the affine coordinates, and knows nothing of the flow."""
-        seen = evaluate(self._before_flow(points))
-        return seen if self.target.flow is None else _brought_back(self.target.flow, points, seen)
+        flow = self.target.flow
+        if flow is None:
+            return evaluate(points)
+        way = way_of(flow, points)
+        seen = evaluate(way.end)
+        return Seen(*pulled_back(flow, way, seen.values, seen.slopes, np.ones((), self.dtype))[:2])
 
     def _before_flow(self, points: Any) -> Any:
         """Points in the affine coordinates."""
-        return points if self.target.flow is None else _moved(self.target.flow, points)
+        return points if self.target.flow is None else way_of(self.target.flow, points).end
 
     def _whole(self, found: np.ndarray, log_dets: np.ndarray) -> Values:
         """From values in the model's own coordinates those in the door's."""
@@ -218,8 +222,8 @@ class Door:
     def _log_dets(self, points: np.ndarray) -> np.ndarray:
         """Of the way from the door's coordinates to the model's own."""
         affine = np.full(len(points), float(self.target.affine_log_det()))
-        flow, blank = self.target.flow, Seen(np.zeros(len(points), self.dtype), np.zeros_like(points))
-        return affine if flow is None else affine + np.asarray(_brought_back(flow, points, blank).values)
+        flow = self.target.flow
+        return affine if flow is None else affine + np.asarray(way_of(flow, points).log_dets)
 
     def _host_for(self, purpose: str, batch: tuple[Key[Array, ""], int] | None = None) -> Any:
         """A function outside JAX; between the parts of a long evaluation budgets of time hold, too."""
@@ -240,11 +244,6 @@ class Door:
         own = np.asarray(unwhiten(self.target.family, self.target.params, points), np.float64)[:used]
         with np.errstate(over="ignore", invalid="ignore"):
             return host(own)
-
-
-def _filled(points: np.ndarray, block: int) -> np.ndarray:
-    """Whole blocks of points: the last one is filled up with the first point."""
-    return np.concatenate([points, np.repeat(points[:1], -len(points) % block, axis=0)])
 
 
 def anchored(door: Door, point: Any) -> Door:
@@ -317,30 +316,3 @@ def _blocks(points, block: int):
 @partial(jax.jit, static_argnums=1)
 def _joined(seen: tuple[Seen, ...], num: int) -> Seen:
     return Seen(*(jnp.concatenate(parts)[:num] for parts in zip(*seen, strict=True)))
-
-
-@partial(compiled, runs_often=True)
-def _moved(flow, points):
-    return flow.transport(points)[0]
-
-
-def back_through(flow: Flow, points: Any, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where points come from through a flow, and its log determinants there, on the host: `block` at a time."""
-    points = np.asarray(points)
-    parts = [_inverted(flow, part) for part in _filled(points, block).reshape(-1, block, points.shape[1])]
-    u, log_dets = (
-        np.concatenate([np.asarray(part) for part in each])[: len(points)] for each in zip(*parts, strict=True)
-    )
-    return u, log_dets
-
-
-@partial(compiled, runs_once=True)
-def _inverted(flow, points):
-    return flow.inverse(points)
-
-
-@partial(compiled, runs_often=True)
-def _brought_back(flow, points, seen: Seen) -> Seen:
-    """What was seen at T(u), as log density and gradient by u."""
-    way = flow.way(points)
-    return Seen(seen.values + way.log_dets, flow.pull(way, seen.slopes, rise=1.0)[1])

@@ -3,8 +3,6 @@ r"""The target in coordinates $u$ with $z = m + A\, T(u)$: everything between th
 $T$ is a flow where one was learned (`families/autoregressive.py`), and nothing otherwise.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,9 @@ from jaxtyping import Array, Float
 from relbo.budgets import budget
 from relbo.families import DENSE_LIMIT, Box, Cholesky, Diagonal, LocationScale, LocationScaleParams, LowRank, Normal
 from relbo.families.autoregressive import Flow
-from relbo.runtime.compiling import compiled
+from relbo.model.affine import unwhiten
+from relbo.model.blocks import block_for
+from relbo.model.through_flow import filled, way_of
 from relbo.targets import AbstractTarget, AbstractWrapper
 from relbo.targets.minibatch import Anchored
 
@@ -96,14 +96,13 @@ class Whitened(AbstractWrapper):
 
 
 def unwhitened(whitened: Whitened, points) -> np.ndarray:
-    """Points (num, dim) in the target's own coordinates: a few, by one small program."""
-    return np.asarray(_unwhitened(whitened.family, whitened.params, whitened.flow, np.asarray(points)))
-
-
-@partial(compiled, runs_once=True)
-def _unwhitened(family, params, flow, points):
-    points = points if flow is None else jax.vmap(lambda u: flow.transport(u)[0])(points)
-    return jax.vmap(lambda x: family.transport(params, x))(points)
+    """Points (num, dim) in the target's own coordinates, on the host: block by block, by the programs of the door."""
+    points, block = np.asarray(points, whitened.dtype), block_for(whitened.dim)
+    flow, parts = whitened.flow, []
+    for part in filled(points, block).reshape(-1, block, whitened.dim):
+        moved = part if flow is None else way_of(flow, part).end
+        parts.append(np.asarray(unwhiten(whitened.family, whitened.params, moved)))
+    return np.concatenate(parts)[: len(points)]
 
 
 def scale_of(kind: str, dim: int):

@@ -13,7 +13,8 @@ from relbo.ascent.lbfgs import MANY
 from relbo.budgets import FEW, budget
 from relbo.families import DENSE_LIMIT, AbstractFamily
 from relbo.mixture import locations_of
-from relbo.model.door import Door, Seen, back_through
+from relbo.model.door import Door, Seen
+from relbo.model.through_flow import back_through
 from relbo.runtime.compiling import compiled, host_random
 
 _WALK_STEPS = 100

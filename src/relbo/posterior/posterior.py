@@ -203,12 +203,7 @@ class Posterior(eqx.Module):
 
 
 def _sample(whitened, mixture, key, num_draws: int) -> Float[Array, "num_draws dim"]:
-    return _unwhiten(whitened, draw_from(key, mixture, num_draws))
-
-
-@partial(compiled, runs_once=True)
-def _unwhiten(whitened, points):
-    return map_chunks(whitened.unwhiten, points)
+    return jnp.asarray(unwhitened(whitened, draw_from(key, mixture, num_draws)))
 
 
 @compiled
