@@ -14,6 +14,12 @@ from jax.scipy.special import logsumexp
 
 import relbo
 
+STEPS = {
+    "fixed": relbo.Fixed(),
+    "line_search": relbo.LineSearch(num_draws=1000),
+    "fully_corrective": relbo.FullyCorrective(num_draws=1000),
+}
+"""The paper's three rules, with as many draws a component as the authors' code takes."""
 _HALF_WIDTH = 8.5  # deviations; a normal has 2e-17 outside
 _PLACES = {1: 1201, 2: 61}
 
@@ -35,7 +41,8 @@ def fitted(spec: tuple, system: str, seed: int, num_iterations: int, axis: np.nd
     target, iterates = normal_mixture(*spec), []
     settings: dict[str, Any] = {"max_components": num_iterations + 1}
     if system != "default":
-        settings = relbo.paper(system) | settings | {"stop": relbo.MaxIterations(num_iterations)}
+        limits = {"stop": relbo.MaxIterations(num_iterations), "step": STEPS[system]}
+        settings = relbo.paper(system) | settings | limits
     begun, cpu_begun = time.perf_counter(), time.process_time()
     relbo.fit(target, seed=seed, callback=iterates.append, progress_bar=False, **settings)
     seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
@@ -70,7 +77,7 @@ def paced(spec: tuple, variants: Sequence[str], num_iterations: int, num_rounds:
     settings = relbo.paper("fixed") | {"max_components": num_iterations + 1}
     relbo.fit(target, seed=0, callback=iterates.append, progress_bar=False, **settings)
     state = iterates[-1].state
-    only = {name: relbo.paper(name) for name in variants}
+    only = {name: relbo.paper(name) | {"step": STEPS[name]} for name in variants}
     boosters = {
         name: relbo.make_booster(target, **{k: v for k, v in one.items() if k not in ("stop", "max_components")})
         for name, one in only.items()

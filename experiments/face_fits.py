@@ -43,7 +43,7 @@ class Budget:
     num_steps: int = 600
     components: int = 3
     few_steps: int = 100
-    few_components: int = 10
+    few_components: int = 8
     default_components: int = 2
 
 

@@ -26,7 +26,7 @@ SOURCES = {
     source.file: source
     for source in (
         Source(
-            "chemreact10.npz", "chemreact, systems", "24,059 + 2,674 rows, the first 10 features",
+            "chemreact10.npz", "chemreact, explanations, systems", "24,059 + 2,674 rows, the first 10 features",
             "ds1.10 of P. Komarek (komarix.org/ac/ds), as `examples/data/ds1.npz` of GitHub trevorcampbell/ubvi, "
             "put in the split of `ds1.100_test.npz` of GitHub ratschlab/boosting-bbvi",
             "none stated", "87f38ce224b6a968",
@@ -43,7 +43,7 @@ SOURCES = {
             "ODC-BY 1.0", "12d575e2f5486d0e",
         ),
         Source(
-            "eicu_demo_mortality.npz", "icu, explanations", "1,539 + 640 stays, 70 features",
+            "eicu_demo_mortality.npz", "icu", "1,539 + 640 stays, 70 features",
             "eICU Collaborative Research Database Demo v2.0 (physionet.org/content/eicu-crd-demo)",
             "ODbL 1.0", "10311957c7de09f7",
         ),
