@@ -1,4 +1,6 @@
-"""`python -m experiments.page [--mixed]`: README.md from what is said about the experiments and from their results.
+"""`python -m experiments.page [--mixed] [--render]`: README.md from what is said and from the results.
+
+With `--render`, tables and figures of the regressions and of the explanations are made anew from the raw results first.
 
 Results of several versions of the engine are not put on one page, unless `--mixed` is given; the page then says which
 experiment was made by which.
@@ -8,7 +10,7 @@ import json
 import pathlib
 import sys
 
-from experiments import sources, verdict
+from experiments import explanations, regressions, sources, verdict
 from experiments.registry import EXPERIMENTS
 
 HERE = pathlib.Path(__file__).parent
@@ -81,5 +83,21 @@ def _code(raw: verdict.Raw, mixed: bool) -> str:
     return "\n".join(lines)
 
 
+def render(folder: pathlib.Path = HERE) -> None:
+    """Tables and figures from the raw results, for the experiments whose raw results hold all that is shown."""
+    subjects = {"chemreact": regressions.CHEMREACT, "icu": regressions.ICU, "wine": regressions.WINE}
+    for name, raw in results(folder).items():
+        if name in subjects:
+            made = regressions.report(subjects[name], raw["results"], raw["settings"])
+        elif name == "explanations":
+            made = explanations.report(raw["results"], raw["settings"])
+        else:
+            continue
+        (folder / "results" / f"{name}.md").write_text(made.markdown())
+        made.save_figure(folder / "results" / f"{name}.png")
+
+
 if __name__ == "__main__":
+    if "--render" in sys.argv[1:]:
+        render()
     (HERE / "README.md").write_text(page(mixed="--mixed" in sys.argv[1:]))

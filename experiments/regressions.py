@@ -114,13 +114,19 @@ def _run(subject: Subject, options: Options, runs: Runs) -> Report:
             work += pieces(one, seeds[: 0 if dear else FEW], 0, ("Gaussian",), settings)
             work += pieces(one.with_intercept(), seeds[: subject.with_intercept], 1, ("Laplace",), settings)
     results = [row for found in runs.all(work) for row in found["rows"]]
-    is_own = not all("scikit-learn" in one.name for one in sets)
-    title = subject.title if is_own else f"Logistic regression on {sets[0].name}, for want of data"
-    tables = [*(subject.paper if is_own else ()), *(table(results, name) for name in names(results))]
+    return report(subject, results, dataclasses.asdict(settings))
+
+
+def report(subject: Subject, results: Sequence[dict[str, Any]], settings: dict[str, Any]) -> Report:
+    """Everything that is shown, from the raw results."""
+    found = names(results)
+    is_own = not all("scikit-learn" in name for name in found)
+    title = subject.title if is_own else f"Logistic regression on {found[0]}, for want of data"
+    tables = [*(subject.paper if is_own else ()), *(table(results, name) for name in found)]
     tables += [paired_table(results), *_gains(results)]
     remarks = [*(subject.remarks if is_own else ()), *_remarks(results)]
     drawn = figure(results, subject.gains if is_own else {})
-    return Report(title, dataclasses.asdict(settings), tables, results, drawn, remarks)
+    return Report(title, settings, tables, results, drawn, remarks)
 
 
 def _sets(subject: Subject, options: Options) -> list[data.Classification]:

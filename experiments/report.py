@@ -77,8 +77,11 @@ class Report:
         paths[1].write_text(self.markdown(options.quick))
         if options.quick:
             self.figure.suptitle("quick check, no result", color="#D55E00", fontsize=9)
-        self.figure.savefig(paths[2], dpi=130, bbox_inches="tight", metadata={"Software": None})
+        self.save_figure(paths[2])
         return paths
+
+    def save_figure(self, path: pathlib.Path) -> None:
+        self.figure.savefig(path, dpi=130, bbox_inches="tight", metadata={"Software": None})
 
 
 def mean_of(values: Sequence[float] | np.ndarray) -> relbo.Estimate | float:
