@@ -90,15 +90,17 @@ def _work(matrices: list[Matrix], seeds: range, budget: Budget) -> list[Piece]:
     """Three seeds where rank and scaling are nearest to the paper; elsewhere one, as fits take minutes."""
     unit, nmf = matrices
     fixed, learned = NOISES
-    work = [_piece("authors", Task(nmf, 3, fixed, seed, small_start=True), budget) for seed in seeds]
-    work += [_piece("converged", Task(nmf, 3, fixed, seed), budget, (LAMBDA,)) for seed in seeds]
-    work += [_piece("converged", Task(unit, 3, fixed, 0), budget, (BOOSTED, LAMBDA, RUNAWAY))]
-    work += [_piece("converged", Task(unit, 3, learned, 0), budget, (BOOSTED, LAMBDA))]
-    work += [_piece("authors", Task(nmf, rank, fixed, 0, small_start=True), budget) for rank in (5, 10)]
-    work += [_piece("authors", Task(unit, 3, fixed, 0, small_start=True), budget)]
-    work += [_piece("converged", Task(nmf, rank, fixed, 0), budget, ()) for rank in (5, 10)]
-    work += [_piece("default", Task(unit, 3, learned, 0), budget)]
-    work += [_piece("converged", Task(unit, rank, learned, 0), budget, (BOOSTED,)) for rank in (5, 10)]
+    work = []
+    for seed in seeds:
+        work.append(_piece("authors", Task(nmf, 3, fixed, seed, small_start=True), budget))
+        work.append(_piece("converged", Task(nmf, 3, fixed, seed), budget, (LAMBDA,)))
+        if seed == 0:
+            work.append(_piece("converged", Task(unit, 3, fixed, seed), budget, (BOOSTED, RUNAWAY)))
+            work += [_piece("converged", Task(unit, rank, learned, seed), budget, ()) for rank in (5, 10)]
+            work.append(_piece("converged", Task(unit, 3, learned, seed), budget, (BOOSTED,)))
+            work += [_piece("authors", Task(nmf, rank, fixed, seed, small_start=True), budget) for rank in (5, 10)]
+            work += [_piece("converged", Task(nmf, rank, fixed, seed), budget, ()) for rank in (5, 10)]
+            work.append(_piece("default", Task(unit, 3, learned, seed), budget))
     return work
 
 
@@ -179,7 +181,7 @@ def _cost_table(rows: Sequence[Row]) -> Table:
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
     told = [
-        f"'{BBVI}' is the paper's preset at t = 0 with steps enough to converge; '{BOOSTED}' and '{LAMBDA}' go on from "
+        f"'{BBVI}' is the paper's preset at t = 0 with 600 steps; '{BOOSTED}' and '{LAMBDA}' go on from "
         "that fit with the paper's fixed step, best iterate by train log-likelihood, the first with the finite-step "
         "objective, the second with that and the paper's lambda = 1/sqrt(t+1) before log q.",
         f"'{FEW_BBVI}' and '{FEW_BOOSTED}' follow the authors' program: 100 steps of Edward's Adam for every "
@@ -199,7 +201,7 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
                 f"{last[0]['num_components']}"
             )
             if plain:
-                text += f"; BBVI that has converged has {shown([row['test_mse'] for row in plain])}"
+                text += f"; BBVI of 600 steps has {shown([row['test_mse'] for row in plain])}"
             told.append(text + ".")
     learned = [row for row in _of(rows, noise=NOISES[1], system=BBVI) if row["seed"] == 0]
     others = [row["test_mse"] for row in rows if row["noise"] == NOISES[0]]

@@ -9,12 +9,12 @@ experiment was made by which.
 import json
 import pathlib
 import sys
+from typing import Any
 
-from experiments import explanations, regressions, sources, verdict
+from experiments import explanations, regressions, sources, systems, verdict
 from experiments.registry import EXPERIMENTS
 
 HERE = pathlib.Path(__file__).parent
-_OLD = {"relbo": "?", "engine": "unknown", "experiment": "unknown"}
 
 
 def page(folder: pathlib.Path = HERE, *, mixed: bool = False) -> str:
@@ -54,16 +54,22 @@ def results(folder: pathlib.Path = HERE) -> verdict.Raw:
     return found
 
 
+def code_of(raw: dict[str, Any]) -> dict[str, str]:
+    """Which code made a result; of old ones, which had one digest for all of relbo, what there is."""
+    whole = raw.get("versions", {}).get("relbo's code", "unknown")
+    return raw.get("code", {"relbo": "0.1.0", "engine": f"{whole} (an old digest)", "experiment": "not recorded"})
+
+
 def _code(raw: verdict.Raw, mixed: bool) -> str:
     """One sentence where one engine made everything; a table where several did, if that is allowed."""
-    engines = {one.get("code", _OLD)["engine"] for one in raw.values()}
+    engines = {code_of(one)["engine"] for one in raw.values()}
     if len(engines) <= 1:
-        version = next(iter(raw.values()))["code"]["relbo"] if raw else "?"
+        version = code_of(next(iter(raw.values())))["relbo"] if raw else "?"
         return (
             f"All results were made by one version of the code: relbo {version}, engine `{next(iter(engines), '?')}`."
         )
     if not mixed:
-        each = ", ".join(f"{name}: {one.get('code', _OLD)['engine']}" for name, one in raw.items())
+        each = ", ".join(f"{name}: {code_of(one)['engine']}" for name, one in raw.items())
         raise ValueError(
             f"The results are of {len(engines)} versions of the engine ({each}). Run what is old again, or say "
             "--mixed: "
@@ -78,8 +84,11 @@ def _code(raw: verdict.Raw, mixed: bool) -> str:
         "|---|---|---|---|",
     ]
     for name, one in raw.items():
-        code, minutes = one.get("code", _OLD), one.get("cpu_seconds", 0) / 60
-        lines.append(f"| {name} | `{code['engine']}` | `{code['experiment']}` | {minutes:.1f} |")
+        code, minutes = code_of(one), one.get("cpu_seconds")
+        lines.append(
+            f"| {name} | `{code['engine']}` | `{code['experiment']}` | "
+            f"{'-' if minutes is None else f'{minutes / 60:.1f}'} |"
+        )
     return "\n".join(lines)
 
 
@@ -87,10 +96,12 @@ def render(folder: pathlib.Path = HERE) -> None:
     """Tables and figures from the raw results, for the experiments whose raw results hold all that is shown."""
     subjects = {"chemreact": regressions.CHEMREACT, "icu": regressions.ICU, "wine": regressions.WINE}
     for name, raw in results(folder).items():
+        if name in subjects and "code" not in raw:
+            continue  # of an older form
         if name in subjects:
             made = regressions.report(subjects[name], raw["results"], raw["settings"])
-        elif name == "explanations":
-            made = explanations.report(raw["results"], raw["settings"])
+        elif name in ("explanations", "systems"):
+            made = {"explanations": explanations, "systems": systems}[name].report(raw["results"], raw["settings"])
         else:
             continue
         (folder / "results" / f"{name}.md").write_text(made.markdown())

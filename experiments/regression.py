@@ -20,7 +20,7 @@ class Settings:
     """The same for every data set. Steps and draws for a component are those of the paper's code."""
 
     first_steps: int = 3000
-    """Of BBVI: enough to converge, where the authors' code takes `lmo_steps`."""
+    """Of BBVI, where the authors' code takes `lmo_steps`."""
     lmo_steps: int = 600
     lmo_draws: int = 1
     iterations: int = 10

@@ -61,7 +61,8 @@ def table(results: Sequence[Row], data: str) -> Table:
         cost = f"{np.median(values(mine, 'cpu_seconds')):.0f}"
         rows.append([system, family, *means, spread, *rest, cost, len(mine)])
     seeds = max(row["seed"] for row in results if row["data"] == data) + 1
-    return Table(f"{data}: mean +- standard error over at most {seeds} seeds", columns, rows)
+    how = f"mean +- standard error over at most {seeds} seeds" if seeds > 1 else "one seed"
+    return Table(f"{data}: {how}", columns, rows)
 
 
 def paired_table(results: Sequence[Row]) -> Table:

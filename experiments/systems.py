@@ -47,11 +47,17 @@ def run(options: Options, runs: Runs) -> Report:
             for name, seed in names
         ]
     )
-    truth = results[0]
+    settings = {"data": data.name, "rows": len(data.y_train), "seeds": list(seeds), "seconds": "CPU"}
+    return report(results, settings | dataclasses.asdict(budget))
+
+
+def report(results, settings: dict[str, Any]) -> Report:
+    """Everything that is shown, from the raw results."""
+    truth = next(result for result in results if result["system"] == TRUTH)
     log_z = next(result["log_z"] for result in results if result["system"] == DEFAULT)
-    settings = {"data": data.name, "rows": len(data.y_train), "seeds": list(seeds), **dataclasses.asdict(budget)}
-    title = f"The compared systems on {data.name}"
-    tables, told = [table(data, results, truth, log_z)], remarks(results, truth, log_z, len(seeds))
+    told = remarks(results, truth, log_z, len(settings["seeds"]))
+    tables = [table(settings, results, truth, log_z)]
+    title = f"The compared systems on {settings['data']}"
     return Report(title, settings, tables, results, picture(results, truth, log_z), told)
 
 
@@ -68,7 +74,7 @@ def errors(result: dict[str, Any], truth: dict[str, Any]) -> tuple[float, float]
     return float(means.max()), float(sds.max())
 
 
-def table(data: Classification, results, truth, log_z) -> Table:
+def table(settings: dict[str, Any], results, truth, log_z) -> Table:
     """A row for every system: means over the seeds, with the spread of seeds beside the measurement's own error."""
     names = list(dict.fromkeys(result["system"] for result in results if result["system"] != TRUTH))
     rows = [row(name, [result for result in results if result["system"] == name], truth, log_z) for name in names]
@@ -78,8 +84,11 @@ def table(data: Classification, results, truth, log_z) -> Table:
         digits(truth["test_auroc"], 4), f"{own_error:.3f} (chance)", f"{own_error:.3f} (chance)", "-",
         f"{truth['seconds']:.0f}", f"{truth['evaluations']:,}",
     ]  # fmt: skip
-    size = f"{len(data.y_train):,} rows x {data.x_train.shape[1]}"
-    return Table(f"{data.name}, {size}; means over the seeds (lowest to highest)", COLUMNS, [*rows, last])
+    size = f"{settings['rows']:,} rows x {len(truth['mean'])}"
+    clock = "CPU s" if settings.get("seconds") == "CPU" else "seconds, of a shared machine"
+    columns = [clock if name == "CPU s" else name for name in COLUMNS]
+    title = f"{settings['data']}, {size}; means over {len(settings['seeds'])} seeds (lowest to highest)"
+    return Table(title, columns, [*rows, last])
 
 
 def row(name: str, mine: list[dict[str, Any]], truth, log_z) -> list[str]:
@@ -173,7 +182,8 @@ def remarks(results, truth, log_z, num_seeds: int) -> list[str]:
         "et al. take no Adam steps: their first normal comes from our natural gradients. Evaluations of NUTS are those "
         "after warm-up. Errors of means and standard deviations are from 2,000 draws, so that 0.05 is chance.",
         f"The default ends with {' or '.join(map(str, numbers))} component{'s' if numbers != [1] else ''}, "
-        f"{_shown(float(divergences(results, DEFAULT, log_z).mean()))} nats from the posterior.",
+        f"{_shown(float(divergences(results, DEFAULT, log_z).mean())).replace('below', 'less than')} nats from the "
+        "posterior.",
         "log p is summed in single precision, whose spacing near -16,632 is 0.002: divergences below that are "
         "rounding, "
         "and may come out negative. log Z, in the row of NUTS, is by importance weights of the default's draws "

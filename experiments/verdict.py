@@ -121,7 +121,10 @@ def _theorem1(raw: Raw) -> list[Verdict]:
 
 def _theorem2(raw: Raw) -> list[Verdict]:
     """Theorem 2: bounded parameters bound the curvature"""
-    bend = max((row for row in raw["theory"]["results"] if row["part"] == "curvature"), key=lambda row: row["ratio"])
+    bends = [row for row in raw["theory"]["results"] if row["part"] == "curvature"]
+    if not bends:
+        return []
+    bend = max(bends, key=lambda row: row["ratio"])
     grows = bend["value"][-1] > 100 * bend["value"][0]
     return [
         Verdict(
@@ -197,7 +200,7 @@ def _auroc(raw: Raw) -> list[Verdict]:
                 figure,
                 ", ".join(f"{one}: {difference(change)}" for one, change in changes.items()),
                 _yes(gain > 0.003, gain > 0.001),
-                "with a converged BBVI the iterate chosen by train log-likelihood was BBVI itself in "
+                "with a BBVI of 3,000 steps the iterate chosen by train log-likelihood was BBVI itself in "
                 f"{sum(kept)} of {len(kept)} fits",
                 name,
             )
@@ -297,7 +300,7 @@ def _faces(raw: Raw) -> list[Verdict]:
     beaten = bool(mse[CONVERGED]) and np.mean(mse[CONVERGED]) < np.mean(mse[FEW_BOOSTED])
     ours = f"the authors' 100 steps a component: {shown(mse[FEW_BBVI])} to {shown(mse[FEW_BOOSTED])}"
     if mse[CONVERGED]:
-        ours += f"; BBVI converged: {shown(mse[CONVERGED])}"
+        ours += f"; BBVI of 600 steps: {shown(mse[CONVERGED])}"
     return [
         Verdict(
             "Faces: boosting lowers the held-out error (rank 3)",
@@ -356,7 +359,8 @@ def headline(raw: Raw) -> str:
         else 0.0
     )
     return (
-        "**The paper's gains in AUROC were not reproduced once BBVI has converged**: with its RELBO the "
+        "**The paper's gains in AUROC were not reproduced with a BBVI of 3,000 steps (the authors': 600)**: "
+        "with its RELBO the "
         "iterate chosen by train "
         f"log-likelihood was the first component in {sum(kept)} of {len(kept)} fits, and with relbo's objective "
         "boosted and plain "
