@@ -75,7 +75,8 @@ peers: $(VENV)/.peers
 peers-quick: $(VENV)/.peers
 	$(VENV)/bin/python benchmarks/peers.py --quick
 
-# The paper's experiments, on the data beside the repository if there are any, else on embedded ones.
+# The paper's experiments, on the data beside the repository if there are any, else on embedded ones. It says how long it
+# will take before it begins, tells of its progress, and goes on where it was stopped.
 reproduce: $(STAMP)
 	$(VENV)/bin/python -m experiments all
 

@@ -82,6 +82,11 @@ def settings() -> dict[str, Setting]:
             curved,
             Hull.of(np.linspace(-1, 1, 7), np.array([0.95, 1.0]), 2, 61),
         ),
+        "1-d, wide": Setting(
+            "log p = z - exp(z); normals at -1, -0.9, ..., 1 with sd 1.2 or 0.6: variances of ratio 4, C_f infinite",
+            skewed,
+            Hull.of(np.linspace(-1, 1, 21), np.array([1.2, 0.6]), 1, 401),
+        ),
     }
 
 

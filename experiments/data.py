@@ -3,12 +3,13 @@
 import dataclasses
 import hashlib
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from experiments.report import Options
+from experiments.sources import SOURCES, is_known
 
-SUBSTITUTE = "on scikit-learn's data in place of its own"
 SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
 """A folder beside the repository, looked at when `--data` is not given."""
 
@@ -64,6 +65,20 @@ def find(options: Options, name: str) -> pathlib.Path | None:
     return path if path.is_file() else None
 
 
+def check(options: Options, names: Sequence[str]) -> None:
+    """Who said where the data are, and has none of those that are asked for, did not mean the embedded ones."""
+    if options.data is not None and not any(find(options, name) for name in names):
+        raise ValueError(
+            f"--data {options.data} holds none of this experiment's files: {', '.join(names)} "
+            "(experiments/README.md says what they are)."
+        )
+
+
+def title_of(path: pathlib.Path) -> str:
+    """The name of a data set, which says so if its contents are not those that the page was made with."""
+    return path.stem if path.name not in SOURCES or is_known(path) else f"{path.stem} (other contents than ours)"
+
+
 def load_classification(path: pathlib.Path, test_path: pathlib.Path | None = None) -> Classification:
     """An archive with X_train, y_train, X_test, y_test; or the authors' pair of archives, each with X and y.
 
@@ -79,13 +94,7 @@ def load_classification(path: pathlib.Path, test_path: pathlib.Path | None = Non
             x_train, y_train, x_test, y_test = (file[name] for name in names)
     else:
         (x_train, y_train), (x_test, y_test) = _part(path), _part(test_path)
-    return Classification(path.stem, _features(x_train), _labels(y_train), _features(x_test), _labels(y_test))
-
-
-def found(options: Options, *names: str) -> list[Classification]:
-    """Those of the named archives that are there."""
-    paths = [find(options, name) for name in names]
-    return [load_classification(path) for path in paths if path is not None]
+    return Classification(title_of(path), _features(x_train), _labels(y_train), _features(x_test), _labels(y_test))
 
 
 def load_eicu(path: pathlib.Path, task: int = 0) -> Classification:
@@ -101,27 +110,34 @@ def load_eicu(path: pathlib.Path, task: int = 0) -> Classification:
     return Classification("eICU extract", _features(x_train), y_train, _features(x_test), y_test)
 
 
-def breast_cancer(options: Options) -> Classification:
-    """What is used where no data is given."""
+def breast_cancer() -> Classification:
+    """scikit-learn's breast cancer data: what chemreact and systems use where no data is given."""
     from sklearn.datasets import load_breast_cancer
 
-    return dataclasses.replace(embedded(options, load_breast_cancer, positive=1), name="breast cancer")
+    return embedded("breast cancer (scikit-learn)", load_breast_cancer, positive=1)
 
 
-def embedded(options: Options, load, positive: int) -> Classification:
-    """One of scikit-learn's data sets, one class against the others, standardised, two thirds to train.
+def eights() -> Classification:
+    """scikit-learn's digits, the eights against the others (64 features, rare positives): for icu without data."""
+    from sklearn.datasets import load_digits
 
-    Who said where the data are, and has none of those that are asked for, did not mean these.
-    """
-    if options.data is not None:
-        raise ValueError(
-            f"--data {options.data} holds none of this experiment's files; experiments/README.md names them."
-        )
+    return embedded("eights among digits (scikit-learn)", load_digits, positive=8)
+
+
+def growers() -> Classification:
+    """scikit-learn's wines of three growers, the first against the others: for wine without data."""
+    from sklearn.datasets import load_wine
+
+    return embedded("wines of three growers (scikit-learn)", load_wine, positive=0)
+
+
+def embedded(name: str, load, positive: int) -> Classification:
+    """One of scikit-learn's data sets, one class against the others, standardised, two thirds to train."""
     x, y = load(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     train, test = order[: 2 * len(y) // 3], order[2 * len(y) // 3 :]
     x, y = x.astype(np.float32), (y == positive).astype(np.uint8)
-    return Classification("embedded", x[train], y[train], x[test], y[test]).standardized()
+    return Classification(name, x[train], y[train], x[test], y[test]).standardized()
 
 
 def _part(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,9 @@
-"""Exact numbers in one and two dimensions: the KL of a mixture by quadrature, iterate by iterate of a fit."""
+"""Whole fits in one and two dimensions, where the KL of every iterate is known by quadrature."""
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +14,12 @@ from jax.scipy.special import logsumexp
 
 import relbo
 
+STEPS = {
+    "fixed": relbo.Fixed(),
+    "line_search": relbo.LineSearch(num_draws=1000),
+    "fully_corrective": relbo.FullyCorrective(num_draws=1000),
+}
+"""The paper's three rules, with as many draws a component as the authors' code takes."""
 _HALF_WIDTH = 8.5  # deviations; a normal has 2e-17 outside
 _PLACES = {1: 1201, 2: 61}
 
@@ -25,49 +32,75 @@ def normal_mixture(weights: Sequence[float], locations: Sequence, scales: Sequen
     return relbo.from_log_density(_log_mixture, jnp.zeros(locations.shape[1]), args=args)
 
 
-def paper_booster(target, variant: str) -> relbo.Booster:
-    """A booster with the paper's settings, to drive by hand."""
-    settings = relbo.paper(variant)
-    return relbo.make_booster(target, **{k: v for k, v in settings.items() if k not in ("stop", "max_components")})
+def fitted(spec: tuple, system: str, seed: int, num_iterations: int, axis: np.ndarray | None = None) -> dict[str, Any]:
+    """One whole fit of a mixture of normals: the exact KL of every iterate, and what the fit itself recorded of it.
 
-
-def iterates(
-    booster: relbo.Booster, seed: int, num_iterations: int, stop: Sequence[Any] = ()
-) -> Iterator[tuple[relbo.State, relbo.Record]]:
-    """The states of the fit that `relbo.fit` makes with this seed, the first component's first, and their records.
-
-    It ends after `num_iterations`, or when a rule of `stop` has a reason; then it is polished if the booster refines.
+    `system` is a variant of the paper, which takes `num_iterations` after the first component, or "default", which
+    stops by itself. With an `axis` the first and the last density there are handed over, too.
     """
-    key = jax.random.key(seed)
-    state, record = booster.init(jax.random.fold_in(key, 0))
-    records = [record]
-    yield state, record
-    for iteration in range(1, num_iterations + 1):
-        if any(rule.reason(records) is not None for rule in stop):
-            break
-        state, record = booster.step(jax.random.fold_in(key, iteration), state)
-        records.append(record)
-        yield state, record
-    if booster.refinement is not None and record.num_components > 1:
-        yield booster.polish(jax.random.fold_in(key, 2**31 - 1), state)
+    target, iterates = normal_mixture(*spec), []
+    settings: dict[str, Any] = {"max_components": num_iterations + 1}
+    if system != "default":
+        limits = {"stop": relbo.MaxIterations(num_iterations), "step": STEPS[system]}
+        settings = relbo.paper(system) | settings | limits
+    begun, cpu_begun = time.perf_counter(), time.process_time()
+    relbo.fit(target, seed=seed, callback=iterates.append, progress_bar=False, **settings)
+    seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
+    records = [one.trace[-1] for one in iterates]
+    found = {
+        "system": system,
+        "seed": seed,
+        "kl": [kl(one.mixture, one.whitened) for one in iterates],
+        "kind": [record.kind for record in records],
+        "own_kl": [-record.elbo.value for record in records],
+        "own_std_err": [record.elbo.std_err for record in records],
+        "gap": [None if record.gap is None else record.gap.value for record in records],
+        "gap_std_err": [None if record.gap is None else record.gap.std_err for record in records],
+        "components": [record.num_components for record in records],
+        "seconds": [record.seconds for record in records],
+        "evaluations": [record.evaluations for record in records],
+        "total_seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+    }
+    if axis is not None:
+        points = axis[:, None]
+        found |= {
+            "first_density": np.exp(iterates[0].log_prob(points)),
+            "density": np.exp(iterates[-1].log_prob(points)),
+        }
+    return found
 
 
-def kl(state: relbo.State, log_z: float = 0.0) -> float:
+def paced(spec: tuple, variants: Sequence[str], num_iterations: int, num_rounds: int) -> dict[str, Any]:
+    """Seconds of one iteration from the last mixture of the fixed step, by each variant in turn, again and again."""
+    target, iterates = normal_mixture(*spec), []
+    settings = relbo.paper("fixed") | {"max_components": num_iterations + 1}
+    relbo.fit(target, seed=0, callback=iterates.append, progress_bar=False, **settings)
+    state = iterates[-1].state
+    only = {name: relbo.paper(name) | {"step": STEPS[name]} for name in variants}
+    boosters = {
+        name: relbo.make_booster(target, **{k: v for k, v in one.items() if k not in ("stop", "max_components")})
+        for name, one in only.items()
+    }
+    rounds = [
+        {name: booster.step(jax.random.key(index), state)[1].seconds for name, booster in boosters.items()}
+        for index in range(num_rounds + 1)
+    ]
+    seconds = {variant: [one[variant] for one in rounds[1:]] for variant in variants}  # the first round may compile
+    return {"components": iterates[-1].num_components, **seconds}
+
+
+def kl(mixture, whitened, log_z: float = 0.0) -> float:
     r"""$\mathrm{KL}(q \| p) = \sum_k w_k E_{s_k}[\log q - \log p]$ for normal components.
 
     Each expectation is a trapezoid rule on that component's own scale, which for smooth integrands is exact to
     rounding, here of single precision. So it holds for a mixture of wide and narrow components, too.
     """
-    noise, weights = _rule(state.mixture.dim)
-    log_weights = np.asarray(state.mixture.log_weights)
-    differences = np.asarray(_differences(state.mixture, state.target, noise), np.float64)
+    noise, weights = _rule(mixture.dim)
+    log_weights = np.asarray(mixture.log_weights)
+    differences = np.asarray(_differences(mixture, whitened, noise), np.float64)
     active = log_weights > -np.inf
     return float(np.exp(log_weights[active].astype(np.float64)) @ (differences[active] @ weights)) + log_z
-
-
-def log_density(state: relbo.State, points: np.ndarray) -> np.ndarray:
-    """log q at points in the target's own coordinates."""
-    return np.asarray(_log_density(state.mixture, state.target, points.astype(np.float32)), np.float64)
 
 
 def _log_mixture(z, log_weights, locations, scales):
@@ -93,8 +126,3 @@ def _differences(mixture, target, noise):
         return jax.vmap(difference)(noise)
 
     return jax.lax.map(one, mixture.params)
-
-
-@eqx.filter_jit
-def _log_density(mixture, target, points):
-    return jax.vmap(lambda z: mixture.log_prob(target.whiten(z)) - target.log_det(target.whiten(z)))(points)

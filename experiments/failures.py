@@ -8,9 +8,6 @@ import math
 
 import numpy as np
 
-import relbo
-from experiments import exact
-
 SYSTEMS = {
     "fixed": "paper, fixed step",
     "line_search": "paper, line search",
@@ -25,23 +22,6 @@ TARGETS = {
 }
 _STUCK = 0.01
 """Nats by which an iteration must have improved on the first component not to count as stuck."""
-
-
-def fitted(name: str, system: str, seed: int, num_iterations: int) -> dict:
-    """The exact KL of every iterate, and the duality gap that the fit recorded for it."""
-    target = exact.normal_mixture(*TARGETS[name])
-    if system == "default":
-        booster, stop = relbo.make_booster(target), (relbo.GapBelow(), relbo.Stalled())
-    else:
-        booster, stop = exact.paper_booster(target, system), ()
-    states, records = zip(*exact.iterates(booster, seed, num_iterations, stop), strict=True)
-    return {
-        "kl": [exact.kl(state) for state in states],
-        "gap": [None if record.gap is None else record.gap.value for record in records],
-        "gap_std_err": [None if record.gap is None else record.gap.std_err for record in records],
-        "components": [record.num_components for record in records],
-        "kind": [record.kind for record in records],
-    }
 
 
 def gap_points(fit: dict) -> np.ndarray:

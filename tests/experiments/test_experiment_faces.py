@@ -6,8 +6,8 @@ import pytest
 from scipy import stats
 
 import relbo
-from experiments.faces import Tempered
-from experiments.factorization import NOISES, Matrix, Task, scores, train_log_lik
+from experiments.face_fits import Tempered
+from experiments.factorization import NOISES, Matrix, Task, drawn_mse, scores, train_log_lik
 
 SMALL = Matrix("small", np.random.default_rng(3).random((7, 11)).astype(np.float32))
 
@@ -61,6 +61,22 @@ def test_scores_are_of_the_mean_and_of_the_mixture(fitted):
     sd = np.exp(posterior.weights @ np.log(spread(task, at)))
     expected = stats.norm.logpdf(error[~held], 0.0, sd).mean()
     np.testing.assert_allclose(train_log_lik(task, posterior), expected, rtol=1e-4)
+
+
+def test_the_error_as_edward_measures_it_has_the_noise_of_its_draws(fitted):
+    task, posterior = fitted
+    draws = posterior.sample(500, seed=2)
+    mean = np.einsum("nri,nrj->ij", draws["U"], draws["V"]) / 500
+    held = task.observed == 0
+    np.testing.assert_allclose(
+        drawn_mse(task, posterior), np.mean((mean - SMALL.entries)[held] ** 2) + 0.002, rtol=1e-4
+    )
+
+
+def test_the_authors_program_begins_near_zero():
+    start = Task(SMALL, 2, NOISES[0], 0, small_start=True).target.initial[0]
+    bound = np.repeat([np.sqrt(6 / (2 + 7)), np.sqrt(6 / (2 + 11))], [14, 22])
+    assert np.all(np.abs(start) <= bound) and np.abs(start / bound).max() > 0.8
 
 
 def test_far_from_the_mixture_the_objective_is_a_tempered_posterior():

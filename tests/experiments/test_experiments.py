@@ -5,42 +5,87 @@ import importlib
 import json
 import math
 import pathlib
+import re
 
 import numpy as np
 import pytest
 
 import relbo
-from experiments import data
-from experiments.__main__ import main
-from experiments.page import page
-from experiments.report import Options, Report, Table, plain
-from experiments.runs import Runs
+from experiments import data, page, prepare, prepare_icu, provenance, sources, verdict
+from experiments.__main__ import announcement, main
+from experiments.registry import EXPERIMENTS
+from experiments.report import Options, Report, Table, difference, plain
+from experiments.runs import Piece, Runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 TABLES = ("chemreact", "icu", "wine")
+DUNDERS = ("__file__", "__module__", "__version__", "__doc__")
+MODULE = "exact"
+"""Any module that computes."""
 
 
-def test_a_killed_experiment_goes_on_where_it_was(tmp_path):
-    path = tmp_path / "work.runs.jsonl"
-    calls = []
-
+def piece_of(number, calls):
     def compute(number):
         calls.append(number)
         return {"square": number**2, "nothing": math.nan}
 
-    first = Runs(path)
-    assert first.once({"number": 2}, lambda: compute(2))["square"] == 4
-    first.once({"number": 3}, lambda: compute(3))
+    compute.__module__ = f"experiments.{MODULE}"
+    return Piece({"number": number}, compute, (number,))
+
+
+def test_a_killed_experiment_goes_on_where_it_was(tmp_path, capsys):
+    path, calls = tmp_path / "work.runs.jsonl", []
+    first = Runs(path, [MODULE])
+    assert [one["square"] for one in first.all([piece_of(2, calls), piece_of(3, calls)])] == [4, 9]
+    assert "2 of 2 pieces" in capsys.readouterr().out
     path.write_text(path.read_text()[:-5])  # the process was killed while it wrote the last line
-    again = Runs(path)
-    kept = again.once({"number": 2}, lambda: compute(2))
+    again = Runs(path, [MODULE])
+    kept = again.once(piece_of(2, calls))
     assert kept["square"] == 4 and math.isnan(kept["nothing"])
-    assert again.once({"number": 3}, lambda: compute(3))["square"] == 9
+    assert again.all([piece_of(2, calls), piece_of(3, calls)])[1]["square"] == 9
+    assert "1 of 2 pieces were done before" in capsys.readouterr().out
     assert calls == [2, 3, 3]
-    assert Runs(path).once({"number": 3}, lambda: compute(3))["square"] == 9  # the torn line did not spoil the next
+    assert Runs(path, [MODULE]).once(piece_of(3, calls))["square"] == 9  # the torn line did not spoil the next
     assert calls == [2, 3, 3]
-    Runs(path, fresh=True).once({"number": 2}, lambda: compute(2))
+    Runs(path, [MODULE], fresh=True).once(piece_of(2, calls))
     assert calls == [2, 3, 3, 2]
+
+
+def test_other_code_makes_a_piece_anew(tmp_path, monkeypatch):
+    path, calls = tmp_path / "work.runs.jsonl", []
+    Runs(path, [MODULE]).once(piece_of(2, calls))
+    monkeypatch.setattr(provenance, "engine_digest", lambda: "another")
+    Runs(path, [MODULE]).once(piece_of(2, calls))
+    assert calls == [2, 2]
+
+
+def test_work_of_a_module_that_is_not_watched_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="not among the modules that compute"):
+        Runs(tmp_path / "work.runs.jsonl", ["logistic"]).once(piece_of(2, []))
+
+
+def test_a_digest_is_of_code_and_not_of_words(tmp_path):
+    texts = ['"""Words."""\nx = 1  # more\n', '"""Other."""\nx = 1\n', '"""Words."""\nx = 2\n']
+    paths = [tmp_path / f"{number}.py" for number in range(3)]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    one, same, other = (provenance.digest([path]) for path in paths)
+    assert one == same != other
+
+
+def test_every_experiment_watches_what_its_computing_modules_import():
+    for experiment in EXPERIMENTS.values():
+        watched = set().union(*(provenance.imported(module) for module in experiment.computes))
+        assert watched.isdisjoint(provenance.MACHINERY)
+        entry = experiment.entry.partition(":")[0]
+        shows = {"regression_tables", "theory_figure", "faces_figure", "verdict", "page"}
+        assert watched.isdisjoint(shows | ({entry} - set(experiment.computes))), "a change of a figure voids no result"
+
+
+def test_the_duration_is_said_beforehand():
+    total = sum(one.minutes for one in EXPERIMENTS.values())
+    assert f"About {total:.0f} CPU minutes" in announcement(list(EXPERIMENTS), Options())
+    assert total <= 90
 
 
 def test_tables_and_plain_values():
@@ -58,10 +103,20 @@ def test_report_is_written(tmp_path):
     from matplotlib.figure import Figure
 
     report = Report("Title", {"steps": 3}, [Table("T", ["a"], [[1]])], [{"x": 1}], Figure(), ["A remark."])
-    paths = report.write("name", Options(out=tmp_path / "new"))
+    paths = report.write("name", Options(out=tmp_path / "new"), {"code": {"engine": "e"}})
     assert [path.name for path in paths] == ["name.json", "name.md", "name.png"]
     assert json.loads(paths[0].read_text())["settings"] == {"steps": 3}
+    assert json.loads(paths[0].read_text())["code"] == {"engine": "e"}
     assert "- A remark." in paths[1].read_text()
+    quick = report.write("name", Options(out=tmp_path / "new", quick=True), {})
+    assert quick[1].read_text().startswith("# Quick check, no result: Title")
+
+
+def test_differences_have_the_digits_that_their_errors_allow():
+    assert difference([0.0, 0.0]) == "0"
+    assert difference([0.012, 0.014, 0.010]) == "+0.0120 +- 0.0012"
+    assert difference([-0.5]) == "-0.5"
+    assert "a \\| b" in Table("T", ["c"], [["a | b"]]).markdown()
 
 
 def arrays(num_train=6, num_test=4, seed=0):
@@ -103,8 +158,23 @@ def test_bad_data_is_refused(tmp_path):
     np.savez(tmp_path / "b.npz", X_train=x_train, y_train=y_train * 0.7, X_test=x_test, y_test=y_test)
     with pytest.raises(ValueError, match="0 and 1, or -1 and 1"):
         data.load_classification(tmp_path / "b.npz")
+
+
+@pytest.mark.parametrize("name", [name for name, one in EXPERIMENTS.items() if one.files])
+def test_a_wrong_folder_is_refused_everywhere(name, tmp_path):
     with pytest.raises(ValueError, match="holds none of this experiment's files"):
-        main(["wine", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+        main([name, "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+
+
+def test_other_contents_under_a_known_name_are_called_so(tmp_path):
+    x_train, y_train, x_test, y_test = arrays()
+    np.savez(tmp_path / "wine_quality.npz", X_train=x_train, y_train=y_train, X_test=x_test, y_test=y_test)
+    assert "other contents" in data.load_classification(tmp_path / "wine_quality.npz").name
+
+
+def test_without_data_no_two_experiments_run_the_same():
+    digests = [one().digest for one in (data.breast_cancer, data.eights, data.growers)]
+    assert len(set(digests)) == 3
 
 
 def test_find_looks_where_it_is_told(tmp_path):
@@ -117,7 +187,12 @@ def test_find_looks_where_it_is_told(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["nothing"], "invalid choice"), (["wine", "--seeds", "0"], "at least 1"), (["wine", "--data", "no"], "no file")],
+    [
+        (["nothing"], "invalid choice"),
+        (["wine", "--seeds", "0"], "at least 1"),
+        (["wine", "--data", "no"], "no file"),
+        (["figure1", "--data", "."], "reads no data"),
+    ],
 )
 def test_the_command_line_says_what_is_wrong(arguments, message, capsys):
     with pytest.raises(SystemExit) as error:
@@ -136,30 +211,130 @@ def test_experiments_use_only_public_names():
             if isinstance(node, ast.Import):
                 assert not any(alias.name.startswith("relbo.") for alias in node.names), path
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "relbo":
-                assert node.attr in (*relbo.__all__, "__file__"), (path, node.attr)
+                assert node.attr in (*relbo.__all__, "__file__", "__version__"), (path, node.attr)
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self":
-                assert not node.attr.startswith("_") or node.attr == "__file__", (path, node.attr)
+                assert not node.attr.startswith("_") or node.attr in DUNDERS, (path, node.attr)
+
+
+def test_the_split_of_chemreact_is_made_as_it_was(tmp_path):
+    """Labels in any order: the rows of each part are those that the recipe draws, stratified."""
+    rng = np.random.default_rng(1)
+    labels, x = np.where(rng.random(200) < 0.1, 1, -1), rng.normal(size=(200, 3))
+    np.savez(tmp_path / "ds1.100_test.npz", X=x, y=labels)
+    found = prepare.chemreact100_part(tmp_path / "ds1.100_test.npz")
+    rows = np.concatenate([found["row_train"], found["row_test"]])
+    assert sorted(rows.tolist()) == list(range(200))
+    np.testing.assert_allclose(found["X_train"], x[found["row_train"]].astype(np.float32))
+    np.testing.assert_array_equal(found["y_test"], labels[found["row_test"]] > 0)
+    assert found["y_train"].sum() == round(0.7 * (labels > 0).sum())
+
+
+def test_rows_of_one_file_are_found_in_another():
+    rng = np.random.default_rng(2)
+    rows, labels = rng.normal(size=(20, 2)), np.arange(20) % 3 == 0
+    rows[7], labels[7] = rows[4], labels[4]  # twins are interchangeable, but each is used once
+    places = prepare._matched(rows, labels, rows[[7, 4, 11]], labels[[7, 4, 11]])
+    assert sorted(places.tolist()) == [4, 7, 11]
+    with pytest.raises(ValueError, match="do not belong together"):
+        prepare._matched(rows, labels, rows[:1], ~labels[:1])
+
+
+def test_features_of_a_stay():
+    measured = [("Age", 54.0), ("ICUType", 3.0), ("Height", -1.0), ("HR", 80.0), ("HR", 90.0), ("Temp", 12.0)]
+    found = prepare_icu.stay_features([*measured, ("BUN", 20.0), ("Urine", 99.0), ("Urine", 0.0), ("MechVent", 1.0)])
+    assert (found["HR_mean"], found["HR_last"], found["ICUType_MICU"], found["MechVent_any"]) == (85.0, 90.0, 1.0, 1.0)
+    assert math.isnan(found["Height"]) and math.isnan(found["Temp_mean"]) and len(found) == 70
+    np.testing.assert_allclose([found["BUN_mean"], found["Urine_total_log1p"]], [math.log(20), math.log(100)])
+
+
+def test_what_is_imputed_clipped_and_standardised_comes_from_the_train_part():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(400, 2))
+    x[5, 0], x[390, 1] = np.nan, 1e6
+    train, test = np.arange(300), np.arange(300, 400)
+    found = prepare_icu.standardized(x, np.zeros(400, np.uint8), train, test, np.zeros(2, bool))
+    np.testing.assert_allclose(found["X_train"].mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(found["X_train"].std(0), 1, atol=1e-5)
+    assert found["X_test"].max() < 5
+
+
+def test_a_digest_of_arrays_sees_every_change(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.arange(2))
+    np.savez_compressed(tmp_path / "b.npz", y=np.arange(2), x=np.arange(3))
+    np.savez(tmp_path / "c.npz", x=np.array([0, 1, 3]), y=np.arange(2))
+    one, same, other = (sources.digest_of(tmp_path / f"{name}.npz") for name in "abc")
+    assert one == same != other
+
+
+def written(folder, engines):
+    """A folder with an about page and results of these engines."""
+    (folder / "results").mkdir()
+    (folder / "about.md").write_text("# About\n\n{{code}}\n")
+    for name, engine in engines.items():
+        raw = {"quick": False, "code": {"relbo": "1", "engine": engine, "experiment": "x"}, "results": []}
+        (folder / "results" / f"{name}.json").write_text(json.dumps(raw))
+        (folder / "results" / f"{name}.md").write_text(f"# {name}\n")
+    return folder
+
+
+def test_a_page_does_not_mix_versions_unless_it_may(tmp_path, monkeypatch):
+    monkeypatch.setattr(verdict, "CLAIMS", ())
+    folder = written(tmp_path, {"wine": "aaa", "coordinates": "bbb"})
+    with pytest.raises(ValueError, match=r"2 versions of the engine \(wine: aaa, coordinates: bbb\)"):
+        page.page(folder)
+    text = page.page(folder, mixed=True)
+    assert "of 2 versions of the engine" in text and "| wine | `aaa` |" in text and "| coordinates | `bbb` |" in text
+
+
+def test_a_page_of_one_version_says_so_and_quick_runs_are_no_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(verdict, "CLAIMS", ())
+    folder = written(tmp_path, {"wine": "aaa", "coordinates": "aaa"})
+    assert "one version of the code: relbo 1, engine `aaa`" in page.page(folder)
+    path = folder / "results" / "wine.json"
+    path.write_text(path.read_text().replace('"quick": false', '"quick": true'))
+    with pytest.raises(ValueError, match="quick run"):
+        page.page(folder)
 
 
 def test_the_page_holds_the_results():
-    assert (ROOT / "experiments" / "README.md").read_text() == page(), "run python -m experiments.page"
+    assert (ROOT / "experiments" / "README.md").read_text() == page.page(mixed=True), "run python -m experiments.page"
 
 
-def test_the_page_says_nothing_that_no_result_shows():
-    text = (ROOT / "experiments" / "README.md").read_text()
-    for words in (
-        "two are shown",
-        "noise not stated",
-        "runs away here",
-        "50 draws, which",
-        "four seeds",
-        "still 0.003",
-    ):
-        assert words not in text, words
-    raw = {name: json.loads((ROOT / "experiments" / "results" / f"{name}.json").read_text()) for name in TABLES}
+def test_every_claim_has_its_verdict_from_a_run():
+    raw = page.results()
+    lines = verdict.markdown(raw).splitlines()[2:]
+    needed = {name for needs, _ in verdict.CLAIMS for name in needs}
+    assert needed <= set(raw) and len(lines) >= len(verdict.CLAIMS)
+    assert not any("**open**" in line for line in lines)
+    for line in lines:
+        assert re.search(r"\*\*(yes|no|partly|not beyond error)", line), line
+
+
+def test_the_headline_is_that_of_the_raw_results():
+    """Computed once more, by other means."""
+    raw, text = page.results(), (ROOT / "experiments" / "README.md").read_text()
     rows = [row for name in TABLES for row in raw[name]["results"]]
-    assert all(row["stop_reason"] != "it was interrupted" for row in rows)
-    for name in TABLES:
-        assert raw[name]["settings"]["intercept"] == any("intercept" in row["data"] for row in raw[name]["results"])
     relbos = [row for row in rows if row["system"] == "boosted, RELBO"]
-    assert all(row["components"] == 1 for row in relbos) and f"{len(relbos)} of {len(relbos)} fits.\n" in text
+    first = sum(row["components"] == 1 for row in relbos)
+    assert f"was the first component in {first} of {len(relbos)} fits" in text
+    assert all(row["stop_reason"] != "it was interrupted" for row in rows)
+    seeds = {row["seed"] for row in raw["wine"]["results"] if row["data"] == "wine_quality"}
+    assert len(seeds) == 10
+
+
+def test_numbers_in_sentences_are_in_the_raw_results():
+    """Theorem 2, the paired differences and the explanations, recomputed from the files."""
+    raw, text = page.results(), (ROOT / "experiments" / "README.md").read_text()
+    bend = next(row for row in raw["theory"]["results"] if row["part"] == "curvature" and row["ratio"] == 4.0)
+    assert f"{bend['value'][0]:.2g} at gamma = 1, {bend['value'][-3]:.1e} at gamma = 1e-12" in text
+    for name in ("chemreact", "icu"):
+        rows = [row for row in raw[name]["results"] if row["family"] == "Laplace" and "intercept" not in row["data"]]
+        for one in {row["data"] for row in rows}:
+            value = {(row["system"], row["seed"]): row["test_auroc"] for row in rows if row["data"] == one}
+            seeds = sorted(seed for system, seed in value if system == "boosted, finite step, last iterate")
+            gains = [value["boosted, finite step, last iterate", seed] - value["BBVI", seed] for seed in seeds]
+            row = f"| {one} | boosted, finite step, last iterate | Laplace | {difference(gains)} |"
+            assert row in text, row
+    fits = raw["explanations"]["results"]
+    kept = sum(int(np.nanargmax([one["train_ll"] for one in fit["iterates"]]) == 0) for fit in fits)
+    assert f"component in {kept} of {len(fits)} fits" in text

@@ -1,7 +1,6 @@
 """Pieces of the experiments figure1 and theory: quadrature, the exact oracle, the curvature constant, the bounds."""
 
 import math
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 import relbo
-from experiments import convergence, exact, failures, figure1
+from experiments import convergence, curvature, exact, failures, figure1
 from experiments.hull import FAMILY, Hull, LatticeNormal, Problem, chi_square
 from helpers import door_of
 from relbo.ascent import Aim
@@ -139,9 +138,9 @@ def test_the_theorem_follows_from_its_induction(delta, rule):
     """With the curvature at its largest in every step, the bound of the steps made stays below the theorem's."""
     step = relbo.Fixed(delta=delta) if rule == "fixed" else relbo.LineSearch()
     variant = convergence.Variant("", step, delta)
-    for curvature, first in [(5.0, 0.1), (5.0, 9.0), (0.5, 2.0)]:
-        own = np.array(convergence._own_bound(variant, first, [curvature] * 100))
-        theorem = convergence.theorem_bound(variant, first, curvature, 100)
+    for constant, first in [(5.0, 0.1), (5.0, 9.0), (0.5, 2.0)]:
+        own = np.array(convergence._own_bound(variant, first, [constant] * 100))
+        theorem = convergence.theorem_bound(variant, first, constant, 100)
         assert np.all(own <= theorem * (1 + 1e-12))
         assert own[-1] > 0.05 * theorem[-1]  # and not by being empty
 
@@ -163,19 +162,56 @@ def test_kl_by_quadrature_is_the_closed_form():
     mixture = normals([1.0], [[0.0, -0.5]], [[0.8, 1.1]])
     ratio, shift = np.array([0.8, 1.1]) / [1.2, 0.7], np.array([0.5, -0.5]) / [1.2, 0.7]
     expected = np.sum(0.5 * (ratio**2 + shift**2 - 1) - np.log(ratio))
-    np.testing.assert_allclose(exact.kl(SimpleNamespace(mixture=mixture, target=target)), expected, rtol=1e-5)
+    np.testing.assert_allclose(exact.kl(mixture, target), expected, rtol=1e-5)
 
 
 def test_kl_of_a_mixture_is_zero_at_the_target_and_right_far_from_it():
     target = exact.normal_mixture([0.4, 0.6], [-1.0, 1.0], [0.5, 0.5])
     same = normals([0.6, 0.4], [[1.0], [-1.0]], [[0.5], [0.5]])
-    assert abs(exact.kl(SimpleNamespace(mixture=same, target=target))) < 1e-5
+    assert abs(exact.kl(same, target)) < 1e-5
     wide = normals([0.5, 0.5], [[0.0], [1.0]], [[50.0], [0.5]])  # no one grid serves both
     draws = np.asarray(wide.sample(jax.random.key(0), 20_000))
     log_q = jax.vmap(wide.log_prob)(draws)
     ratios = np.asarray(log_q - jax.vmap(target.log_density)(draws), np.float64)
     error = ratios.std() / math.sqrt(len(ratios))
-    assert abs(exact.kl(SimpleNamespace(mixture=wide, target=target)) - ratios.mean()) < 4.5 * error  # one in 10^5
+    assert abs(exact.kl(wide, target) - ratios.mean()) < 4.5 * error  # one in 10^5
+
+
+def test_a_fit_is_measured_iterate_by_iterate():
+    spec = failures.TARGETS["two modes"]
+    found = exact.fitted(spec, "fixed", 0, 2, np.linspace(-6, 6, 601))
+    assert [len(found[name]) for name in ("kl", "gap", "components", "seconds")] == [3, 3, 3, 3]
+    np.testing.assert_allclose(np.sum(found["density"]) * 0.02, 1, atol=1e-3)
+    own, std_err = np.array(found["own_kl"]), np.array(found["own_std_err"])
+    assert np.all(np.abs(own - found["kl"]) < 5 * std_err + 1e-5)  # the fit's own estimate, at 6e-7 each
+
+
+@pytest.mark.parametrize("ratio", [1.2, 1.5, 1.9])
+def test_the_curvature_has_its_limit_where_the_chi_square_is_finite(ratio):
+    found = curvature.curve(ratio, (0, 3, 6, 12, 15))
+    np.testing.assert_allclose(found["limit"], chi_square([0.0], [math.sqrt(ratio)], [0.0], [1.0]))
+    np.testing.assert_allclose(found["value"][-1], found["limit"], rtol=0.02)
+    assert found["limit_of_the_proof"] < 0.1 * found["limit"]
+
+
+@pytest.mark.parametrize("ratio", [2.5, 4.0])
+def test_the_curvature_grows_without_bound_beyond_twice_the_variance(ratio):
+    found = curvature.curve(ratio, (3, 6, 9, 12, 15))
+    assert np.all(np.diff(found["value"]) > 0) and found["limit"] == math.inf
+    np.testing.assert_allclose(found["exponent"], found["exponent_expected"], atol=0.03)  # up to a logarithm
+
+
+def test_the_divergence_of_a_whole_step_is_the_closed_form():
+    """At gamma = 1 it is KL(s || q) of two normals."""
+    np.testing.assert_allclose(curvature.divergence(3.0, 1.0), 0.5 * (3 - 1 - math.log(3)), rtol=1e-6)
+    z = np.linspace(-30, 30, 200_001)
+    s, q = (np.exp(-0.5 * z**2 / r) / math.sqrt(2 * math.pi * r) for r in (2.5, 1.0))
+    np.testing.assert_allclose(curvature.squared_distance(2.5), np.sum((s - q) ** 2) * (z[1] - z[0]), rtol=1e-6)
+
+
+def test_the_median_seed_is_shown_not_the_luckiest():
+    fits = [{"system": "fixed", "seed": seed, "kl": [1.0, kl]} for seed, kl in enumerate((0.3, 0.1, 0.2))]
+    assert figure1.median_fit(fits, "fixed")["kl"][-1] == 0.2
 
 
 def test_what_is_read_from_a_fit():

@@ -107,6 +107,16 @@ def test_best_iterate_of_the_fixed_step_by_the_users_criterion(target):
     assert calls[4:] == [2, 5] and more.num_components == 2  # what there was still competes
 
 
+def test_every_iterate_is_shown_to_whoever_watches(target):
+    shown = []
+    settings = relbo.paper("fixed") | {"max_components": 3}
+    posterior = relbo.fit(target, progress_bar=False, callback=shown.append, **settings)
+    assert [one.num_components for one in shown] == [1, 2, 3]
+    assert [one.elbo.value for one in shown] == [record.elbo.value for record in posterior.trace]
+    best = max(shown, key=lambda one: one.elbo.value)
+    np.testing.assert_array_equal(best.weights, posterior.weights)
+
+
 def test_ctrl_c_returns_what_there_is(target):
     def interrupt(posterior):
         if posterior.num_components == 3:

@@ -187,8 +187,9 @@ def test_a_cluster_of_dask_makes_the_same_fits(cluster, fits, tmp_path):
         agreements, failures = there.compare(here["low", 0], 1000)
     assert sorted(there) == [("low", 0), ("low", 3)] and not there.failures and not failures
     for key in there:
-        np.testing.assert_array_equal(there[key].locations, here[key].locations)
-        np.testing.assert_array_equal(there[key].sample_unconstrained(3), here[key].sample_unconstrained(3))
+        # To rounding: a process of Dask's does not share the compile options of the tests.
+        np.testing.assert_allclose(there[key].locations, here[key].locations, rtol=1e-5)
+        np.testing.assert_allclose(there[key].sample_unconstrained(3), here[key].sample_unconstrained(3), rtol=1e-5)
         assert agreements[key].agrees
 
 

@@ -45,6 +45,7 @@ CASES = {
     'relbo.fit(target, stop="soon")': "stop takes rules such as relbo.GapBelow(0.01), got 'soon'",
     "relbo.fit(target, checkpoint=3)": "checkpoint must be the path of a file, got 3",
     "relbo.fit(target, best_by=3)": "best_by must be a function of a posterior",
+    "relbo.fit(target, callback=3)": "callback must be a function of a posterior",
     "posterior.sample(2.5)": "num_draws must be an integer of at least 1, got 2.5",
     "posterior.sample(0)": "num_draws must be an integer of at least 1, got 0",
     'posterior.sample(2, seed="a")': "seed must be an integer of at least 0, got 'a'",

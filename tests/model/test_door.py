@@ -62,6 +62,16 @@ def counting(dim=2, batched=True):
     return target, calls
 
 
+def test_a_door_for_few_points_sees_the_same_and_counts_in_the_same_place():
+    door = Door(whitened(target_of("correlated")))
+    few = door.for_few(3)
+    assert few.block == 4 < door.block and door.for_few(10 * door.block) is door
+    points = np.random.default_rng(0).normal(size=(3, door.dim)).astype(np.float32)
+    for one, other in zip(door(points, "a"), few(points, "b"), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert door.spent == {"a": 3, "b": 3}
+
+
 def test_only_what_is_used_is_evaluated():
     target, calls = counting()
     for door in (Door(whitened(target_of("correlated")), 3), door_of(target)):

@@ -55,6 +55,7 @@ class GradientAscent(AbstractAscent):
     def improve(self, key, door, aim, params):
         state, last = _begin(self, params, None), first_settled(self.num_steps)
         points = _draw(self, aim.mixture.family, key, state.params, np.asarray(0, np.int32))
+        door = door.for_few(points.shape[0])
         for step in range(self.num_steps):
             drawn = Drawn(key, door(points, "proposals", batch=(key, step)), points)
             when = (np.asarray(step, np.int32), np.asarray(step <= last), aim.time)

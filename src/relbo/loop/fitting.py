@@ -48,6 +48,7 @@ def fit(
     max_seconds: float | None = None,
     stop: AbstractStop | Sequence[AbstractStop] | None = None,
     best_by: Callable[[Posterior], float] | None = None,
+    callback: Callable[[Posterior], None] | None = None,
     progress_bar: bool = True,
     checkpoint: str | os.PathLike | None = None,
     start: Posterior | None = None,
@@ -65,6 +66,8 @@ def fit(
         stop: rules in place of the default ones, `Near()`, `GapBelow()` and `Stalled()`.
         best_by: a number for a posterior, larger being better. By it, or by the ELBO, the best iterate is chosen where
             the step rule is not monotone (the fixed step).
+        callback: called with every iterate as a posterior, the first component's first and the polished one last: to
+            watch a fit, or to measure it.
         checkpoint: the path of a file that is written after every iteration. The same call, after the process was
             killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file
             of a finished fit gives its result at once, or goes on if more components are allowed. `load` reads it.
@@ -87,7 +90,7 @@ def fit(
     1
     """
     check_settings(settings)
-    _check_objects(start, best_by, checkpoint)
+    _check_objects(start, best_by, callback, checkpoint)
     limit = MOST_COMPONENTS if max_components is None else whole_number("max_components", max_components, 1)
     seed = seed_number(seed)
     target, points_over = placed(as_target(target), mesh, shard)
@@ -103,6 +106,7 @@ def fit(
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint, crew.together))
         run = Run(booster, rules, seed, best_by, file, crew)
         run.may_learn = stop is None and limit > 1 and _may_learn(booster)
+        run.show = callback or run.show
         run.begin(start)
         try:
             shown = progress(progress_bar and crew.is_first)
@@ -173,13 +177,15 @@ def check_settings(settings: dict[str, Any]) -> None:
         raise TypeError(f"fit has no setting {', '.join(unknown)}. {hint}It takes {', '.join(known)}.")
 
 
-def _check_objects(start: Any, best_by: Any, checkpoint: Any) -> None:
+def _check_objects(start: Any, best_by: Any, callback: Any, checkpoint: Any) -> None:
     if start is not None and not isinstance(start, Posterior):
         raise ValueError(
             f"start must be a posterior, what fit returned, got {type(start).__name__}. relbo.load(path) reads one."
         )
     if best_by is not None and not callable(best_by):
         raise ValueError(f"best_by must be a function of a posterior, larger being better, got {best_by!r}.")
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback must be a function of a posterior, got {callback!r}.")
     if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
         raise ValueError(f"checkpoint must be the path of a file, got {checkpoint!r}.")
 

@@ -54,13 +54,12 @@ class Run:
         """So many records were made before this call."""
         self.may_learn = False
         """Whether coordinates may be learned: where nobody said how long to go on."""
+        self.show: Any = id  # every iterate, to whoever watches
         self.stop = INTERRUPTED
         self.watched, self.begun, self.num_now = -1, 0.0, 0
         """Of the iteration that is going on: how many went before, when it began, its evaluations and those before."""
-        self.is_continued = False
-        """Whether it goes on from a posterior that was finished before."""
-        self.is_taken_up = False
-        """Whether it goes on from a checkpoint."""
+        self.is_continued, self.is_taken_up = False, False
+        """Whether it goes on from a posterior that was finished before, or from a checkpoint."""
         self.rough: Rough | None = None
         """What the search for a map had come to, before there is a state."""
         self.spent: Counter = Counter()
@@ -175,6 +174,7 @@ class Run:
             final, record = self.booster.polish(jax.random.fold_in(self.key, _POLISH_KEY), begun)
             self.final, self.records = final, [*self.records, self.crew.agreed(final, record)]
             report(record)
+            self.show(self._posterior(final))
         if self.file is not None:
             self._write(self.file, finished=True)
 
@@ -230,6 +230,7 @@ class Run:
         if self.file is not None:
             self._write(self.file, finished=False)
         report(record)
+        self.show(self._posterior(state))
 
     def _write(self, file: Checkpoint, finished: bool) -> None:
         value, best = self.best or (None, None)

@@ -121,6 +121,14 @@ class Door:
         """The door to the same target in other coordinates, with the same count."""
         return Door(target, self.at_once, self.spent, self.mesh)
 
+    def for_few(self, num: int) -> "Door":
+        """The same door for calls with `num` points, many of them: blocks of the next power of two, where that is less.
+
+        One more program, against evaluations of a whole block for a draw or two in each of a thousand steps.
+        """
+        few = 2 ** int(np.ceil(np.log2(max(1, num))))
+        return self if few >= self.block else Door(self.target, few, self.spent, self.mesh)
+
     def __call__(
         self, points: Any, purpose: str, num_used: int | None = None, batch: tuple[Key[Array, ""], int] | None = None
     ) -> Seen:

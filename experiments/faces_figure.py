@@ -1,0 +1,101 @@
+"""The figure of the faces: errors by rank and by iteration with the paper's beside them, and the factors as pictures.
+
+No original image is shown: only factors, which are learned from all images together.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.face_fits import BBVI, BOOSTED, DEFAULT, FEW_BBVI, FEW_BOOSTED, LAMBDA
+from experiments.factorization import NOISES, Matrix
+from experiments.palette import COLOURS, tidy
+
+_STYLE = {
+    BBVI: ("black", "o"),
+    BOOSTED: (COLOURS["blue"], "s"),
+    LAMBDA: (COLOURS["line_search"], "v"),
+    FEW_BBVI: (COLOURS["grey"], "o"),
+    FEW_BOOSTED: (COLOURS["fixed"], "s"),
+    DEFAULT: (COLOURS["default"], "^"),
+}
+
+
+def figure(
+    rows: Sequence[dict[str, Any]],
+    factors: dict[tuple[str, str], dict[str, Any]],
+    matrices: Sequence[Matrix],
+    paper: dict[str, dict[int, float]],
+    reference: dict[tuple[str, str], dict[int, float]],
+) -> Figure:
+    """Top: held-out errors. Bottom: the factors of BBVI with fixed and with learned noise."""
+    drawn = Figure(figsize=(13, 6.4), layout="constrained")
+    top, bottom = drawn.subfigures(2, 1, height_ratios=(1.5, 1))
+    axes = top.subplots(1, 3)
+    panels = [(matrices[-1], NOISES[0]), (matrices[0], NOISES[1])]
+    for letter, one, (matrix, noise) in zip("ab", axes, panels, strict=False):
+        known = paper if noise == NOISES[0] else {}
+        _draw_ranks(one, rows, matrix, noise, known, reference.get((matrix.name, noise), {}))
+        tidy(one, letter, f"{matrix.name}\n{noise}")
+    _draw_iterations(axes[2], rows, paper)
+    tidy(axes[2], "c", "the authors' program: rank 3, noise sd = 1")
+    _draw_factors(bottom, factors)
+    return drawn
+
+
+def _draw_ranks(axes, rows, matrix: Matrix, noise: str, paper, reference) -> None:
+    for system, (colour, marker) in _STYLE.items():
+        found = [row for row in rows if (row["data"], row["noise"], row["system"]) == (matrix.name, noise, system)]
+        ranks = sorted({row["rank"] for row in found})
+        means = [np.mean([row["test_mse"] for row in found if row["rank"] == rank]) for rank in ranks]
+        if ranks:
+            axes.plot(ranks, means, marker=marker, color=colour, label=system, alpha=0.85, markersize=5)
+    for system, of_rank in paper.items():
+        label = f"the paper: {'BBVI' if system == BBVI else 'boosted'}"
+        style = {"color": COLOURS["paper"], "markerfacecolor": "white", "linestyle": "--", "linewidth": 1}
+        axes.plot(list(of_rank), list(of_rank.values()), marker="o" if system == BBVI else "s", label=label, **style)
+    if reference:
+        axes.plot(list(reference), list(reference.values()), "k:", label="coordinate-ascent VB")
+    axes.set(xlabel="rank", ylabel="held-out MSE", xticks=sorted({row["rank"] for row in rows}))
+    axes.set_ylim(0, 1.25 * axes.get_ylim()[1])
+    axes.legend(fontsize=7, frameon=False)
+
+
+def _draw_iterations(axes, rows, paper) -> None:
+    shown = [row for row in rows if row["system"] == FEW_BOOSTED and row["rank"] == 3]
+    names = list(dict.fromkeys(row["data"] for row in shown))
+    for row in shown:
+        colour = (COLOURS["fixed"], COLOURS["blue"])[names.index(row["data"]) % 2]
+        label = row["data"] if row["seed"] == 0 else None
+        axes.plot(row["mse_by_iteration"], "o-", color=colour, markersize=3, linewidth=1, label=label)
+    for system, of_rank in paper.items():
+        axes.axhline(of_rank[3], color=COLOURS["paper"], linestyle="--", linewidth=1)
+        axes.text(
+            0,
+            of_rank[3],
+            f" the paper: {'BBVI' if system == BBVI else 'boosted'}",
+            color=COLOURS["paper"],
+            fontsize=7.5,
+            va="bottom",
+        )
+    axes.set(xlabel="iteration (0: the authors' BBVI)", ylabel="held-out MSE", ylim=(0, None))
+    axes.legend(fontsize=7, frameon=False)
+
+
+def _draw_factors(place, factors) -> None:
+    """Each picture scaled by itself; the number is the factor's strength, its share of a grey level."""
+    pairs = [(key, number) for key, found in factors.items() for number in range(min(3, len(found["images"])))]
+    if not pairs:
+        return
+    grid = np.atleast_1d(place.subplots(1, len(pairs)))
+    for axes, (key, number) in zip(grid, pairs, strict=True):
+        image = np.asarray(factors[key]["images"][number])
+        side = math.isqrt(len(image))
+        order = "F" if side == 19 else "C"
+        axes.imshow(image.reshape(side, side, order=order), cmap="gray")
+        axes.set_axis_off()
+        head = f"{key[0]}\n{key[1]}" if number == 0 else ""
+        axes.set_title(f"{head}\nstrength {factors[key]['strength'][number]:.2g}", fontsize=7, loc="left")

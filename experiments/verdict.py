@@ -1,0 +1,369 @@
+"""What of the paper was reproduced: a table, every figure of which is computed from the raw results."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from experiments import explanations
+from experiments.convergence import slope
+from experiments.explaining import CHANGES
+from experiments.face_fits import BBVI as CONVERGED
+from experiments.face_fits import FEW_BBVI, FEW_BOOSTED
+from experiments.faces import NMF, PAPER_MSE
+from experiments.failures import gap_points, num_stuck
+from experiments.figure1 import ratio_of
+from experiments.regression import BBVI, LAST, PAPER
+from experiments.regression_tables import names, of, paired, spread_ratio, values
+from experiments.report import difference, shown
+
+Raw = dict[str, dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """A claim of the paper with its figure, ours, whether it was reproduced, and why or why not."""
+
+    claim: str
+    paper: str
+    ours: str
+    reproduced: str
+    why: str
+    section: str
+
+    def line(self) -> str:
+        cells = (
+            self.claim,
+            self.paper,
+            self.ours,
+            f"**{self.reproduced}**",
+            self.why,
+            f"[{self.section}](#{self.section})",
+        )
+        return "| " + " | ".join(cells) + " |"
+
+
+def markdown(raw: Raw) -> str:
+    """The table. A claim whose experiment was not run is said to be open."""
+    lines = ["| the paper's claim | its figure | ours | reproduced | why | section |", "|---|---|---|---|---|---|"]
+    for needs, function in CLAIMS:
+        found = function(raw) if all(name in raw for name in needs) else []
+        lines += [verdict.line() for verdict in found]
+        if not found:
+            lines.append(f"| *{function.__doc__}* | | not run | **open** | | {', '.join(needs)} |")
+    return "\n".join(lines)
+
+
+def _figure1(raw: Raw) -> list[Verdict]:
+    """Full correction is best on two modes; searching steps are slow"""
+    *fits, last = raw["figure1"]["results"]
+    ends = {
+        system: [fit["kl"][-1] for fit in fits if fit["system"] == system]
+        for system in ("fixed", "line_search", "fully_corrective", "default")
+    }
+    means = {system: float(np.mean(one)) for system, one in ends.items()}
+    best = min(("fixed", "line_search", "fully_corrective"), key=lambda system: means[system])
+    told = ", ".join(
+        f"{label} {shown(ends[system])}"
+        for system, label in (
+            ("fixed", "fixed"),
+            ("line_search", "line search"),
+            ("fully_corrective", "full correction"),
+        )
+    )
+    pace = last["pace"]
+    ratios = {system: ratio_of(pace, system) for system in ("line_search", "fully_corrective")}
+    slow = max(float(ratio.value) for ratio in ratios.values())
+    return [
+        Verdict(
+            "Figure 1: full correction fits two modes best, the fixed step worst",
+            "by eye",
+            f"KL after {len(fits[0]['kl']) - 1} iterations, nats: {told}",
+            _yes(
+                best == "fully_corrective"
+                and means["fixed"] == max(means[s] for s in ("fixed", "line_search", "fully_corrective")),
+                best == "fully_corrective",
+            ),
+            f"relbo's default: {shown(ends['default'])}" if means["default"] > 1e-6 else "relbo's default: below 1e-6",
+            "figure1",
+        ),
+        Verdict(
+            "Line search and full correction are dramatically slower",
+            '"dramatically"',
+            f"an iteration takes {ratios['line_search']} and {ratios['fully_corrective']} times as long as with "
+            "the fixed step",
+            _yes(slow > 2, slow > 1.5),
+            "both work on draws made once: neither evaluates the target again",
+            "figure1",
+        ),
+    ]
+
+
+def _theorem1(raw: Raw) -> list[Verdict]:
+    """Theorem 1: the primal error falls like 1/t"""
+    curves = [row for row in raw["theory"]["results"] if row["part"] == "convergence" and row["setting"] != "1-d, wide"]
+    covered = [row for row in curves if row["own_bound"] is not None]
+    share = max(max(e / b for e, b in zip(row["error"][1:], row["own_bound"][1:], strict=True)) for row in covered)
+    found = [f"{row['setting']}: {slope(row['error'], 5)}" for row in curves if row["variant"] == "line_search"]
+    return [
+        Verdict(
+            "Theorem 1: the primal error is O(1/t)",
+            "exponent -1",
+            f"exponents of line search {', '.join(found)}; largest error relative to the bound of the curvature "
+            f"met {share:.2g}",
+            _yes(share < 1),
+            "where the curvature is finite; with the paper's constant the bound is far above",
+            "theory",
+        )
+    ]
+
+
+def _theorem2(raw: Raw) -> list[Verdict]:
+    """Theorem 2: bounded parameters bound the curvature"""
+    bends = [row for row in raw["theory"]["results"] if row["part"] == "curvature"]
+    if not bends:
+        return []
+    bend = max(bends, key=lambda row: row["ratio"])
+    grows = bend["value"][-1] > 100 * bend["value"][0]
+    return [
+        Verdict(
+            "Theorem 2: with bounded parameters the curvature is bounded",
+            "bounded",
+            f"N(0, 1) and N(0, {bend['ratio']:.0f}): {bend['value'][0]:.2g} at gamma = 1, "
+            f"{bend['value'][-3]:.1e} at gamma = 1e-12",
+            _yes(not grows),
+            "the limit is the integral of (s - q)^2 / q, infinite once a variance is twice another; the proof "
+            "has the squared L2 distance",
+            "theory",
+        )
+    ]
+
+
+def _gap(raw: Raw) -> list[Verdict]:
+    """The duality gap bounds the primal error, and stops the fit"""
+    rows = raw["theory"]["results"]
+    exact = [
+        g >= e for row in rows if row["part"] == "convergence" for g, e in zip(row["gap"], row["error"], strict=True)
+    ]
+    held, all_ = 0, 0
+    for fit in (row for row in rows if row["part"] == "fits" and row["system"] != "default"):
+        kl, gap, std_err = gap_points(fit).T
+        held, all_ = held + int(np.sum(gap >= kl - 2 * std_err)), all_ + len(kl)
+    return [
+        Verdict(
+            "The duality gap is at least the primal error: a stopping criterion",
+            "proved",
+            f"with an exact oracle at {sum(exact)} of {len(exact)} iterates; as the paper's oracle measures it, "
+            f"at {held} of {all_}",
+            "yes, with an exact oracle" if all(exact) else "no",
+            "the oracle maximises the RELBO, not the linear objective, so what it measures is no certificate",
+            "theory",
+        )
+    ]
+
+
+def _failures(raw: Raw) -> list[Verdict]:
+    """The failure modes of section 4"""
+    fits = [row for row in raw["theory"]["results"] if row["part"] == "fits" and row["system"] == "fixed"]
+    stuck = [num_stuck(fit["kl"]) for fit in fits if fit["target"] == "symmetric modes"]
+    worst = [max(fit["kl"]) for fit in fits if fit["target"] == "one component"]
+    return [
+        Verdict(
+            "Section 4: symmetric modes hold the first iterations back, and where one component is enough "
+            "boosting hurts",
+            "described",
+            f"iterations without progress: {', '.join(map(str, stuck))}; worst KL where one component is enough: "
+            f"{', '.join(f'{one:.2g}' for one in worst)} nats",
+            _yes(min(stuck) > 0 and min(worst) > 0.1, min(worst) > 0.1),
+            "fixed step, every seed; searching steps give such components no weight",
+            "theory",
+        )
+    ]
+
+
+def _auroc(raw: Raw) -> list[Verdict]:
+    """Boosting improves test AUROC"""
+    told = []
+    for name, claim, figure in (
+        ("chemreact", "ChemReact: boosting improves test AUROC", "0.781 to 0.794"),
+        ("icu", "eICU: boosting improves test AUROC", "0.838 to 0.844"),
+    ):
+        results = raw[name]["results"]
+        sets = [one for one in names(results) if not one.endswith("intercept")]
+        changes = {one: paired(results, one, PAPER, "Laplace", "test_auroc") for one in sets}
+        kept = [row["components"] == 1 for row in results if row["system"] == PAPER]
+        gain = max(float(one.mean()) for one in changes.values())
+        told.append(
+            Verdict(
+                f"{claim} (Laplace)",
+                figure,
+                ", ".join(f"{one}: {difference(change)}" for one, change in changes.items()),
+                _yes(gain > 0.003, gain > 0.001),
+                "with a BBVI of 3,000 steps the iterate chosen by train log-likelihood was BBVI itself in "
+                f"{sum(kept)} of {len(kept)} fits",
+                name,
+            )
+        )
+    return told
+
+
+def _stable(raw: Raw) -> list[Verdict]:
+    """Boosted AUROC varies less over seeds"""
+    ratios = [
+        ratio
+        for name in ("chemreact", "icu")
+        for one in names(raw[name]["results"])
+        if not one.endswith("intercept")
+        and (ratio := spread_ratio(raw[name]["results"], one, LAST, "Laplace")) is not None
+    ]
+    return [
+        Verdict(
+            "Boosted AUROC is more stable over seeds",
+            "deviation 0.012 to 0.005 (ChemReact), 0.016 to 0.006 (eICU)",
+            f"last iterate, finite step: {min(ratios):.2f} to {max(ratios):.2f} times BBVI's deviation",
+            _yes(max(ratios) < 0.8, min(ratios) < 0.8) + ("" if min(ratios) >= 0.8 else ", last iterate only"),
+            "the chosen iterate of the RELBO is BBVI itself, and varies as it does",
+            "chemreact",
+        )
+    ]
+
+
+def _explained(raw: Raw) -> list[Verdict]:
+    """Why the paper saw gains in AUROC"""
+    found = explanations.groups(raw["explanations"]["results"])
+    rows = {name: one for (name, change), one in found.items() if change == CHANGES["authors' steps"].label}
+    gains = {name: explanations.gains(fits, None) for name, fits in rows.items()}
+    spreads = {name: explanations.spreads(fits, "authors_auroc") for name, fits in rows.items()}
+    better = any(explanations.is_gain(one) for one in gains.values())
+    steadier = all(last < first for first, last in spreads.values())
+    few = [one for (_, change), one in found.items() if change == CHANGES["few steps"].label]
+    more = f"; with 100 steps {difference(explanations.gains(few[0], None))}" if few else ""
+    return [
+        Verdict(
+            "The gain with the authors' steps: 600 of one draw, for BBVI as for every component",
+            "+0.013",
+            ", ".join(f"{name}: {difference(one)}" for name, one in gains.items()) + more,
+            _yes(better) if better or not few else "not beyond error",
+            "with 600 steps BBVI varies too much between seeds to tell; with 100 it has not converged, and the "
+            "mixture gains"
+            if few and explanations.is_gain(explanations.gains(few[0], None))
+            else "BBVI varies too much between seeds to tell",
+            "explanations",
+        ),
+        Verdict(
+            "The stability with the authors' steps",
+            "deviation 0.012 to 0.005",
+            ", ".join(f"{name}: {first:.2g} to {last:.2g}" for name, (first, last) in spreads.items()),
+            _yes(steadier),
+            "one component of 600 noisy steps varies, an average over many does not",
+            "explanations",
+        ),
+    ]
+
+
+def _earlier(raw: Raw) -> list[Verdict]:
+    """Earlier boosting methods are far worse"""
+    results = raw["systems"]["results"]
+    earlier = {
+        name: float(np.mean([row["test_auroc"] for row in results if row["system"] == name]))
+        for name in dict.fromkeys(row["system"] for row in results)
+        if name.startswith("Locatello")
+    }
+    ours = float(np.mean([row["test_auroc"] for row in results if row["system"] == "the paper, fixed step"]))
+    worse = ours - max(earlier.values())
+    return [
+        Verdict(
+            "Earlier boosting is far worse on ChemReact",
+            "AUROC 0.62 to 0.64 against 0.794",
+            f"chemreact10, same steps for all: {min(earlier.values()):.3f} to {max(earlier.values()):.3f} "
+            f"against {ours:.3f}",
+            _yes(worse > 0.1, worse > 0.01),
+            "given the same steps they end at the same first component",
+            "systems",
+        )
+    ]
+
+
+def _faces(raw: Raw) -> list[Verdict]:
+    """Boosting lowers the error on faces"""
+    rows = [
+        row for row in raw["faces"]["results"] if row["data"] == NMF and row["rank"] == 3 and row["noise"] == "sd = 1"
+    ]
+    mse = {
+        system: [row["test_mse"] for row in rows if row["system"] == system]
+        for system in (FEW_BBVI, FEW_BOOSTED, CONVERGED)
+    }
+    if not (mse[FEW_BBVI] and mse[FEW_BOOSTED]):
+        return []
+    better = np.mean(mse[FEW_BOOSTED]) < np.mean(mse[FEW_BBVI])
+    beaten = bool(mse[CONVERGED]) and np.mean(mse[CONVERGED]) < np.mean(mse[FEW_BOOSTED])
+    ours = f"the authors' 100 steps a component: {shown(mse[FEW_BBVI])} to {shown(mse[FEW_BOOSTED])}"
+    if mse[CONVERGED]:
+        ours += f"; BBVI of 600 steps: {shown(mse[CONVERGED])}"
+    return [
+        Verdict(
+            "Faces: boosting lowers the held-out error (rank 3)",
+            f"{PAPER_MSE['BBVI'][3]} to {PAPER_MSE['boosted'][3]}",
+            f"{NMF}: {ours}",
+            ("partly" if beaten else "yes") if better else "no",
+            "100 steps do not converge: averaging components helps, and more steps for the first help more"
+            if beaten
+            else "100 steps a component",
+            "faces",
+        )
+    ]
+
+
+def _yes(is_yes: bool, is_partly: bool = False) -> str:
+    return "yes" if is_yes else "partly" if is_partly else "no"
+
+
+CLAIMS: tuple[tuple[tuple[str, ...], Callable[[Raw], list[Verdict]]], ...] = (
+    (("figure1",), _figure1),
+    (("chemreact", "icu"), _auroc),
+    (("explanations",), _explained),
+    (("chemreact", "icu"), _stable),
+    (("systems",), _earlier),
+    (("faces",), _faces),
+    (("theory",), _theorem1),
+    (("theory",), _theorem2),
+    (("theory",), _gap),
+    (("theory",), _failures),
+)
+"""What each claim needs, and what computes its lines."""
+
+
+def headline(raw: Raw) -> str:
+    """The main finding in two sentences."""
+    if not {"chemreact", "icu"} <= set(raw):
+        return ""
+    results = [row for name in ("chemreact", "icu", "wine") if name in raw for row in raw[name]["results"]]
+    kept = [row["components"] == 1 for row in results if row["system"] == PAPER]
+    sets = [
+        (name, one)
+        for name in ("chemreact", "icu")
+        for one in names(raw[name]["results"])
+        if not one.endswith("intercept")
+    ]
+    biggest = max(
+        (abs(float(paired(raw[name]["results"], one, LAST, "Laplace", "test_auroc").mean())) for name, one in sets)
+    )
+    num = min(len(of(raw[name]["results"], one, BBVI, "Laplace")) for name, one in sets)
+    spread = (
+        max(
+            float(values(of(raw[name]["results"], one, BBVI, "Laplace"), "test_auroc").std(ddof=1))
+            for name, one in sets
+        )
+        if num > 1
+        else 0.0
+    )
+    return (
+        "**The paper's gains in AUROC were not reproduced with a BBVI of 3,000 steps (the authors': 600)**: "
+        "with its RELBO the "
+        "iterate chosen by train "
+        f"log-likelihood was the first component in {sum(kept)} of {len(kept)} fits, and with relbo's objective "
+        "boosted and plain "
+        f"fits differ by at most {biggest:.2g} (the paper: 0.013 and 0.006; BBVI's own deviation over seeds is "
+        f"up to {spread:.2g})."
+    )
