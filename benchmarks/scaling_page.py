@@ -30,8 +30,10 @@ STYLES = {"relbo": ("o-", "#D55E00"), "relbo, streaming": ("s--", "#D55E00"), "S
 class Point(NamedTuple):
     size: int
     cpu: float
-    """Seconds without compilation."""
+    """Seconds without compilation, as far as that is known."""
     cell: dict[str, Any]
+    compiles: bool = False
+    """Whether compilation is in them: of a long fit without a shorter one before it, from which to know."""
 
 
 class Exponent(NamedTuple):
@@ -50,12 +52,14 @@ class Scaling:
     def points(self, axis: str, method: str) -> list[Point]:
         cells = [cell for cell in self.cells if (cell["axis"], cell["method"]) == (axis, method)]
         cells = sorted((cell for cell in cells if cell["kind"] == "done"), key=lambda cell: cell["size"])
-        found, compiling = [], 0.0
+        found: list[Point] = []
+        compiling: float | None = None
         for cell in cells:
             if "run_cpu" in cell:
                 compiling = max(0.0, cell["cold_cpu"] - cell["run_cpu"])
             # A long fit is not made twice: what compiling took at the size before is taken off.
-            found.append(Point(cell["size"], cell.get("run_cpu", cell["cold_cpu"] - compiling), cell))
+            once = cell["cold_cpu"] - (compiling or 0.0)
+            found.append(Point(cell["size"], cell.get("run_cpu", once), cell, compiling is None))
         return found
 
     def methods(self, axis: str) -> list[str]:
@@ -118,10 +122,10 @@ def seconds(scaling: Scaling) -> str:
     rows = []
     for axis, (title, _) in AXES.items():
         for method in scaling.methods(axis):
-            shown = [f"{point.size:,}: {_few(point.cpu)}" for point in scaling.points(axis, method)]
+            shown = [f"{point.size:,}: {_few(point.cpu)}{_star(point)}" for point in scaling.points(axis, method)]
             ended = scaling.ended(axis, method)
             rows.append((title, method, "; ".join([*shown, *([ended] if ended else [])])))
-    return table(("along", "method", "size: CPU seconds, compilation apart"), rows)
+    return table(("along", "method", "size: CPU seconds, compilation apart (*: with it)"), rows)
 
 
 def gradients(scaling: Scaling) -> str:
@@ -136,7 +140,7 @@ def gradients(scaling: Scaling) -> str:
                 f"{point.cell['evaluations']:,}",
                 _few(point.cell["gradient_cpu"]),
             )
-            rows.append((*facts, f"{point.cpu / alone:.2f}", f"{point.cell['beyond_data'] / 1e6:.0f}"))
+            rows.append((*facts, f"{point.cpu / alone:.2f}{_star(point)}", f"{point.cell['beyond_data'] / 1e6:.0f}"))
     heading = ("size", "of", "evaluations", "CPU s a gradient", "fit / its gradients", "MB beyond the data")
     return table(heading, rows)
 
@@ -175,6 +179,10 @@ def on_paper(scaling: Scaling) -> str:
         ("with what a fit does beside them", f"{overhead:.2f} times that (measured, same fit), where it is not larger"),
     ]
     return table((f"{ROWS:,} rows x {COLUMNS} on {MACHINES} machines", ""), rows)
+
+
+def _star(point: Point) -> str:
+    return "*" if point.compiles else ""
 
 
 def _few(seconds: float) -> str:

@@ -34,6 +34,8 @@ def test_what_compiling_took_is_taken_off_a_fit_that_was_made_once():
     cells = [cell(10, run_cpu=2.0), cell(100, cold_cpu=50.0), cell(1000, kind="over the limit", limit=60.0)]
     found = Scaling({"cells": cells, "machine": {}})
     assert [(point.size, point.cpu) for point in found.points("rows", "relbo")] == [(10, 2.0), (100, 42.0)]
+    (alone,) = Scaling({"cells": [cell(10)], "machine": {}}).points("rows", "relbo")
+    assert alone.compiles and alone.cpu == 10.0 and not any(each.compiles for each in found.points("rows", "relbo"))
     assert found.ended("rows", "relbo") == "1,000: more than 60"
 
 
