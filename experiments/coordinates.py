@@ -1,6 +1,5 @@
 """Learned coordinates: Neal's funnel as the model has it, and as boosting sees it behind a flow. Not in the paper."""
 
-import functools
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ from matplotlib.figure import Figure
 
 import relbo
 from experiments.report import Options, Report, Table
-from experiments.runs import Runs, timed_fit
+from experiments.runs import Piece, Runs, timed_fit
 
 _DIM, _QUICK_DIM = 10, 3
 _QUICK_COMPONENTS = 3
@@ -32,14 +31,13 @@ def run(options: Options, runs: Runs) -> Report:
     others = {"max_components": _QUICK_COMPONENTS} if options.quick else {}
     target = relbo.from_log_density(funnel, jnp.zeros(dim))
     exact = exact_draws(dim, _NUM_SHOWN)
-    pieces = [
-        runs.once(
-            {"kind": kind, "seed": seed, "dim": dim, **others},
-            functools.partial(_piece, target, kind, seed, exact, others),
-        )
-        for kind in _KINDS
-        for seed in options.seed_range(3, 1)
-    ]
+    pieces = runs.all(
+        [
+            Piece({"kind": kind, "seed": seed, "dim": dim, **others}, _piece, (target, kind, seed, exact, others))
+            for kind in _KINDS
+            for seed in options.seed_range(3)
+        ]
+    )
     rows = [
         [_KINDS[p["kind"]], p["seed"], relbo.Estimate(p["kl"], p["std_err"], _NUM_MEASURED), p["components"],
          f"{p['evaluations']:,}"]

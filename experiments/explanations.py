@@ -41,6 +41,8 @@ def run(options: Options, runs: Runs) -> Report:
         for name, change in CHANGES.items():
             if (options.quick and name not in ("base", "product")) or (number and name not in MAIN):
                 continue
+            if options.quick:
+                change = dataclasses.replace(change, first_steps=200, steps=100)
             for seed in seeds if name in MAIN and not number else seeds[:FEW]:
                 key = {"data": one.digest, **dataclasses.asdict(change), **dataclasses.asdict(size), "seed": seed}
                 work.append(Piece(key, explained, (one, change, size, seed)))

@@ -100,7 +100,6 @@ def _work(matrices: list[Matrix], seeds: range, budget: Budget) -> list[Piece]:
             work.append(_piece("converged", Task(unit, 3, learned, seed), budget, (BOOSTED,)))
             work += [_piece("authors", Task(nmf, rank, fixed, seed, small_start=True), budget) for rank in (5, 10)]
             work += [_piece("converged", Task(nmf, rank, fixed, seed), budget, ()) for rank in (5, 10)]
-            work.append(_piece("default", Task(unit, 3, learned, seed), budget))
     return work
 
 

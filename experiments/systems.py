@@ -184,11 +184,15 @@ def remarks(results, truth, log_z, num_seeds: int) -> list[str]:
         f"The default ends with {' or '.join(map(str, numbers))} component{'s' if numbers != [1] else ''}, "
         f"{_shown(float(divergences(results, DEFAULT, log_z).mean())).replace('below', 'less than')} nats from the "
         "posterior.",
-        "log p is summed in single precision, whose spacing near -16,632 is 0.002: divergences below that are "
-        "rounding, "
-        "and may come out negative. log Z, in the row of NUTS, is by importance weights of the default's draws "
-        "(relbo.diagnose), so the default's divergence is not checked independently; its means and deviations are.",
+        "log Z, in the row of NUTS, is by importance weights of the default's draws (relbo.diagnose), so the default's "
+        "divergence is not checked independently; its means and deviations are.",
     ]
+    if abs(log_z["value"]) > 1e4:
+        told.append(
+            f"log p is summed in single precision, whose spacing near {log_z['value']:,.0f} is "
+            f"{np.spacing(np.float32(abs(log_z['value']))):.3f}: divergences below that are rounding, and may come out "
+            "negative."
+        )
     if kept:
         told.insert(
             1,

@@ -58,7 +58,7 @@ def _draw_bends(axes, bends: list[dict]):
 
 
 def _draw_wide(axes, curves: dict):
-    found = {variant: curve for (name, variant), curve in curves.items() if name == "1-d, wide"}
+    found = {variant: curve for (name, variant), curve in curves.items() if name == "1-d, wide" and variant in COLOURS}
     if not found:
         axes.text(0.5, 0.5, "not in a quick run", transform=axes.transAxes, ha="center", color="0.5")
         return
