@@ -71,9 +71,7 @@ def _draw_wide(axes, curves: dict):
         )  # fmt: skip
     steps = np.arange(2, 32)
     axes.plot(steps, 0.3 * (steps / 2.0) ** (-1 / 3), color="0.4", linestyle=":", linewidth=1)
-    axes.text(
-        60, 0.3 * 31 ** (-1 / 3), "$t^{-1/3}$, all that is left of the bound", fontsize=7.5, ha="right", va="bottom"
-    )
+    axes.text(60, 0.3 * 31 ** (-1 / 3), "$t^{-1/3}$: the bound", fontsize=7.5, ha="right", va="bottom")
     axes.set(xscale="log", yscale="log", xlabel="t + 1", ylabel="KL($q_t$ || p) - f*, nats")
 
 
