@@ -86,7 +86,8 @@ def _draw_plane(axes: Axes, posterior: Posterior, points: np.ndarray, columns: l
         target = _target(posterior, mesh[:, np.argsort(columns)], area)
         if target is not None:
             target = target.reshape(120, 120)
-            heights = np.unique([level_of(target, mass) for mass in (0.95, 0.5)])
+            known = target[~np.isnan(target)]
+            heights = np.unique([level_of(known, mass) for mass in (0.95, 0.5)])
             axes.contour(*grids, target.T, heights, colors="black", linewidths=0.9, linestyles="dashed")
             axes.plot([], [], color="black", lw=0.9, ls="--", label="posterior (50%, 95%)")
     for number in reversed(range(len(each))):
@@ -104,12 +105,15 @@ def _exact(posterior: Posterior, points: np.ndarray) -> np.ndarray:
 
 
 def _target(posterior: Posterior, points: np.ndarray, cell: float) -> np.ndarray | None:
-    """The density of the target on a grid, made to integrate to one there; None if there is no model."""
+    """The density of the target on a grid, made to integrate to one there; None if there is no model.
+
+    Where the model is broken it is NaN, and a gap in the drawing.
+    """
     if posterior.target.stored is not None:
         return None
     log_p = posterior.log_target(points)
-    density = np.exp(np.nan_to_num(log_p - np.nanmax(log_p), nan=-np.inf))
-    return density / (density.sum() * cell)
+    density = np.exp(log_p - np.nanmax(log_p))
+    return density / (np.nansum(density) * cell)
 
 
 def _named(posterior: Posterior, number: int) -> str | None:
