@@ -19,6 +19,12 @@ def pulled(family, params, slopes):
 
 
 @compiled
+def log_det_of(family, params):
+    """Of the map to the target's own coordinates. On the host: a loop that is run eagerly is compiled at every call."""
+    return family.scale.log_det(params.scale)
+
+
+@compiled
 def solved(family, params, slope):
     """The gradient by z from that by u: the transposed inverse."""
     _, pull = jax.vjp(lambda z: family.scale.solve(params.scale, z), jnp.zeros_like(slope))

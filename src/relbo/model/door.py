@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from relbo.model.affine import pulled, solved, unwhiten
+from relbo.model.affine import log_det_of, pulled, solved, unwhiten
 from relbo.model.blocks import block_of, sizes
 from relbo.model.precise import Precise, Values, is_coarse, rounding_of
 from relbo.model.through_flow import filled, pulled_back, way_of
@@ -221,9 +221,12 @@ class Door:
 
     def _log_dets(self, points: np.ndarray) -> np.ndarray:
         """Of the way from the door's coordinates to the model's own."""
-        affine = np.full(len(points), float(self.target.affine_log_det()))
+        affine = np.full(len(points), self._affine_log_det())
         flow = self.target.flow
         return affine if flow is None else affine + np.asarray(way_of(flow, points).log_dets)
+
+    def _affine_log_det(self) -> float:
+        return float(log_det_of(self.target.family, self.target.params))
 
     def _host_for(self, purpose: str, batch: tuple[Key[Array, ""], int] | None = None) -> Any:
         """A function outside JAX; between the parts of a long evaluation budgets of time hold, too."""
@@ -235,7 +238,7 @@ class Door:
         values, slopes = np.zeros(points.shape[0], dtype), np.zeros(points.shape, dtype)
         log_p, gradients = self._values_on_host(host, points, used)
         with np.errstate(over="ignore", invalid="ignore"):
-            values[:used] = np.where(log_p == np.inf, np.nan, log_p + float(target.affine_log_det()))
+            values[:used] = np.where(log_p == np.inf, np.nan, log_p + self._affine_log_det())
             slopes[:used] = gradients
         return Seen(jnp.asarray(values), pulled(target.family, target.params, slopes))
 
@@ -259,7 +262,7 @@ def anchored(door: Door, point: Any) -> Door:
     anchor = Anchored(
         plain,
         jnp.asarray(point, door.dtype),
-        jnp.asarray(value[0] - float(whitened.affine_log_det()), door.dtype),
+        jnp.asarray(value[0] - float(log_det_of(whitened.family, whitened.params)), door.dtype),
         solved(whitened.family, whitened.params, jnp.asarray(slope[0], door.dtype)),
     )
     return door.through(Whitened(anchor, whitened.family, whitened.params, flow))

@@ -15,6 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from relbo.boosting.booster import Booster
 from relbo.boosting.state import State
 from relbo.mixture import Mixture, draw_from, locations_of, map_chunks
+from relbo.model.affine import log_det_of
 from relbo.model.whitening import Whitened, unwhitened
 from relbo.records.estimate import Estimate
 from relbo.records.outcome import Stop
@@ -119,7 +120,7 @@ class Posterior(eqx.Module):
         affine = self.whitened.affine
         u = _whiten(affine, jnp.asarray(z, affine.dtype))
         values, _ = self.booster.door(affine).values(u, "posterior")
-        return values - float(affine.affine_log_det())
+        return values - float(log_det_of(affine.family, affine.params))
 
     def as_guide(self) -> Callable[..., dict[str, Any]]:
         """This posterior as a guide of its NumPyro model: `Predictive(model, guide=posterior.as_guide(), ...)`."""
