@@ -1,9 +1,10 @@
 r"""How much work the default settings do, by the number of dimensions: the one place where it is decided.
 
-Up to `DENSE_LIMIT` dimensions every number below stands as it is. In many dimensions a draw costs more, and what is
-left to gain is larger: the noise of a sum over $d$ coordinates grows like the square root of $d$ where the sum itself
-grows like $d$, so that its relative error falls. So beyond the limit a budget is halved for every doubling of the
-dimension, as far as a least number that still gives an error bar or a choice. What a user sets is never touched.
+Up to `DENSE_LIMIT` dimensions every number below stands as it is, but for what a step draws. In many dimensions a draw
+costs more, and what is left to gain is larger: the noise of a sum over $d$ coordinates grows like the square root of
+$d$ where the sum itself grows like $d$, so that its relative error falls. So beyond the limit a budget is halved for
+every doubling of the dimension, as far as a least number that still gives an error bar or a choice. What a user sets
+is never touched.
 """
 
 import dataclasses

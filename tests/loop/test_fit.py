@@ -117,6 +117,18 @@ def test_every_iterate_is_shown_to_whoever_watches(target):
     np.testing.assert_array_equal(best.weights, posterior.weights)
 
 
+def test_what_a_callback_evaluates_is_not_the_fits(target):
+    def measure(posterior):
+        posterior.log_target(posterior.sample_unconstrained(4000))
+
+    settings = {"max_components": 2, "progress_bar": False}
+    alone = relbo.fit(target, **settings)
+    enough = alone.num_evaluations + 1000  # for the fit, and not for what is measured
+    measured = relbo.fit(target, callback=measure, max_evaluations=enough, **settings)
+    assert measured.num_evaluations == alone.num_evaluations and measured.stop == alone.stop
+    np.testing.assert_array_equal(measured.weights, alone.weights)
+
+
 def test_ctrl_c_returns_what_there_is(target):
     def interrupt(posterior):
         if posterior.num_components == 3:

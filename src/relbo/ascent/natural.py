@@ -321,7 +321,7 @@ def _statistics(family, estimator, noise, values, slopes, entropy_weight) -> _St
     slope, curvature = jax.vmap(lambda e, v, h: estimator.natural(family.geometry, e, v, h, entropy_weight))(
         noise, known, known_slopes
     )
-    # Antithetic draws are not independent of each other; their pairs are.
+    # Antithetic draws are not independent of each other; their pairs are, or (quasi-random ones) err less than that.
     pairs = jnp.where(finite, values, jnp.nan).reshape(values.shape[0], 2, -1).mean(1)
     axes = tuple(range(1, curvature.ndim))
     solid = jnp.all(jnp.isfinite(slope), axis=1) & jnp.all(jnp.isfinite(curvature), axis=axes) & jnp.isfinite(mean)

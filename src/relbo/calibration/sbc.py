@@ -91,6 +91,8 @@ def calibrate(
     for entry in journal.entries if journal is not None else ():
         from_entry(entry).add_to(outcomes)
         del jobs[entry["simulation"]]
+    if outcomes.failures:
+        _check_hope(outcomes, num_simulations)
     try:
         with count_up(progress_bar, "calibrating", len(jobs)) as report:
             _collect(run_jobs(trial, jobs, num_processes), outcomes, num_simulations, report, journal)

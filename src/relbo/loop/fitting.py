@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, SupportsIndex
 
 from relbo.boosting.booster import Booster
@@ -67,7 +68,7 @@ def fit(
         best_by: a number for a posterior, larger being better. By it, or by the ELBO, the best iterate is chosen where
             the step rule is not monotone (the fixed step).
         callback: called with every iterate as a posterior, the first component's first and the polished one last: to
-            watch a fit, or to measure it.
+            watch a fit, or to measure it. An error in it ends the fit, as one of the log density does.
         checkpoint: the path of a file that is written after every iteration. The same call, after the process was
             killed, goes on from there, and its result is the same to the last bit as if nothing had happened. The file
             of a finished fit gives its result at once, or goes on if more components are allowed. `load` reads it.
@@ -106,7 +107,7 @@ def fit(
         file = None if checkpoint is None else stack.enter_context(locked(checkpoint, crew.together))
         run = Run(booster, rules, seed, best_by, file, crew)
         run.may_learn = stop is None and limit > 1 and _may_learn(booster)
-        run.show = callback or run.show
+        run.show = run.show if callback is None else partial(_shown, callback)
         run.begin(start)
         try:
             shown = progress(progress_bar and crew.is_first)
@@ -120,6 +121,12 @@ def fit(
         with watched(run.watch):
             caution(posterior)
         return posterior
+
+
+def _shown(callback: Callable[[Posterior], None], posterior: Posterior) -> None:
+    """What it evaluates is not the fit's: no budget counts it."""
+    with watched(lambda num, purpose: None):
+        callback(posterior)
 
 
 def _may_learn(booster: Booster) -> bool:

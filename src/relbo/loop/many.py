@@ -21,7 +21,7 @@ from relbo.storage.files import to_bytes
 from relbo.storage.objects import encode_or_text
 from relbo.targets import AbstractTarget, as_target
 
-_OURS = ("seed", "checkpoint", "start", "progress_bar", "mesh", "shard")
+_OURS = ("seed", "checkpoint", "start", "progress_bar", "callback", "mesh", "shard")
 _SAFE = re.compile(r"[\w.+-]+")
 
 

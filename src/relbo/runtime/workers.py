@@ -86,7 +86,10 @@ def _on_this_machine(
                     del waiting[number]
                     yield number, outcome
             except BrokenProcessPool:
-                for number in [each for each in waiting if (folder / f"begun-{each}").exists()]:
+                begun = [each for each in waiting if (folder / f"begun-{each}").exists()]
+                if not begun:  # processes die before any job begins: nothing would come of starting more
+                    raise
+                for number in begun:
                     yield number, _alone(task, folder, number, waiting.pop(number))
 
 
