@@ -183,7 +183,13 @@ def test_a_broken_corner_does_not_break_training(one_round):
 
     door = Door(identity_map(relbo.from_log_density(cornered, jnp.zeros(DIM)), "affine"))
     trained = learning._round(
-        jax.random.key(0), np.random.default_rng(0), door, identity_flow(DIM, np.float32), 20, 1e-2, 0
+        jax.random.key(0),
+        np.random.default_rng(0),
+        door,
+        identity_flow(DIM, np.float32),
+        num_steps=20,
+        rate=1e-2,
+        index=0,
     )
     leaves = jax.tree.leaves(trained)
     assert all(np.isfinite(leaf).all() for leaf in leaves) and np.any(np.asarray(trained.layers.scale_linear) != 0)
