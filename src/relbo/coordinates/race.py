@@ -182,8 +182,10 @@ class _Normals(NamedTuple):
 
 
 def _arrived(door: Door, end: np.ndarray) -> np.ndarray:
-    """The end of a walk after a step of Newton's method, if that leads uphill: where coordinates differ widely in scale,
-    a walk gains little long before it is there."""
+    """The end of a walk after a step of Newton's method, if that leads uphill.
+
+    Where coordinates differ widely in scale, a walk gains little long before it is there.
+    """
     factor = laplace_factors(lambda at: door.numbers(at, "curvature")[1], end)[0]
     slope = door.numbers(end, "walks")[1][0]
     both = np.concatenate([end, end + factor @ (factor.T @ slope)])
