@@ -99,7 +99,7 @@ def _add(values: np.ndarray, slopes: np.ndarray, found: list[Pair]) -> None:
         slopes[index] += np.asarray(slope, np.float64)
 
 
-@partial(compiled, runs_often=True)
+@partial(compiled, over_data=True)
 def _likelihood(model: RowModel, points, rows, num) -> Pair:
     return jax.vmap(jax.value_and_grad(lambda z: model.likelihood(z, rows, num)))(points)
 
