@@ -38,6 +38,7 @@ from relbo.oracles.starts import draw_own
 from relbo.records.estimate import Estimate
 from relbo.records.trace import Record
 from relbo.runtime.compiling import compile_seconds, host_split
+from relbo.runtime.threads import on_one_blas_thread
 from relbo.steps import AbstractStep, WeightUpdate
 from relbo.steps.base import weight_problem
 from relbo.targets import AbstractTarget
@@ -69,6 +70,7 @@ class Booster(eqx.Module):
     missing: tuple[str, ...] = eqx.field(static=True, default=())
     """Settings that the file from which this was loaded could not hold; they stand at their defaults."""
 
+    @on_one_blas_thread
     def init(self, key: Key[Array, ""], may_learn: bool = False, spent: Counter | None = None) -> tuple[State, Record]:
         """Find the affine map, fit the first component (plain black-box VI), look for modes.
 
@@ -97,6 +99,7 @@ class Booster(eqx.Module):
             )
         return self._begun(door, mixture, modes, seen, cost)
 
+    @on_one_blas_thread
     def rough(self, key: Key[Array, ""], target: Whitened, elbo: Estimate | None) -> tuple[State, Record]:
         """What there is before the first component: a standard member of the family in the best coordinates so far.
 
@@ -116,6 +119,7 @@ class Booster(eqx.Module):
         state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, 0)
         return state, self._record(state, seen, cost, kind="first", step_size=1.0)
 
+    @on_one_blas_thread
     def step(
         self, key: Key[Array, ""], state: State, most: int | None = None, spent: Counter | None = None
     ) -> tuple[State, Record]:
@@ -168,6 +172,7 @@ class Booster(eqx.Module):
         """Whether coordinates may be learned: once, and where the target has gradients."""
         return state.target.flow is None and state.other is None and can_learn(self.door(state.target))
 
+    @on_one_blas_thread
     def learn(
         self, key: Key[Array, ""], state: State, behind: float = 0.0, spent: Counter | None = None
     ) -> tuple[State, Record]:
@@ -193,6 +198,7 @@ class Booster(eqx.Module):
         after = State(door.target, mixture, modes, memory, seen.estimate, state.iteration + 1, 0, state)
         return after, self._record(after, seen, cost, kind="flow", step_size=1.0)
 
+    @on_one_blas_thread
     def polish(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
         """Refinement with falling steps, for the end of a fit; kept only if it improves the mixture."""
         if self.refinement is None:
