@@ -98,9 +98,10 @@ def _split(leaves: list) -> tuple[list, tuple]:
     return list(itertools.compress(leaves, is_array)), tuple(fixed)
 
 
-def temporary_bytes(function: Callable, *args: Any) -> int:
+def temporary_bytes(function: Callable, *args: Any, over_data: bool = False) -> int:
     """What XLA sets aside for the temporaries of `function`, once compiled; 0 where it does not say."""
-    analysis = jax.jit(function, **compile_options(optimized=False)).lower(*args).compile().memory_analysis()
+    options = compile_options(optimized=False, over_data=over_data)
+    analysis = jax.jit(function, **options).lower(*args).compile().memory_analysis()
     return analysis.temp_size_in_bytes if analysis is not None else 0
 
 
