@@ -31,7 +31,7 @@ from relbo.model.through_flow import filled, pulled_back, way_of
 from relbo.model.whitening import Whitened
 from relbo.records.estimate import Estimate
 from relbo.records.outcome import Stop
-from relbo.runtime.compiling import compile_options, compiled, full_precision
+from relbo.runtime.compiling import are_many, compile_options, compiled, full_precision
 from relbo.runtime.spreading import everywhere, here, mesh_of, split
 from relbo.targets.minibatch import Anchored
 
@@ -279,7 +279,8 @@ def _program_of(target: Whitened, points_over: Any = None, key: Any = None) -> C
     leaves, structure = jax.tree.flatten(static)
     arrays, shape = jax.tree.flatten(dynamic)  # a call with a list is quicker than with objects that hold arrays
     mesh = points_over or mesh_of(arrays)
-    identity = (key is not None, structure, tuple(leaves), shape, mesh)
+    many = are_many(arrays)
+    identity = (key is not None, structure, tuple(leaves), shape, mesh, many)
     if identity not in _programs:
 
         def evaluate(arrays, key, points):
@@ -287,7 +288,7 @@ def _program_of(target: Whitened, points_over: Any = None, key: Any = None) -> C
             with full_precision():
                 return _evaluate(whole if key is None else whole.subsample(key), points)
 
-        _programs[identity] = jax.jit(evaluate, **compile_options(mesh=mesh))
+        _programs[identity] = jax.jit(evaluate, **compile_options(mesh=mesh, over_data=many))
     program = _programs[identity]
     if mesh is None:
         return partial(program, arrays, key)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from relbo.model.whitening import Whitened
-from relbo.runtime.compiling import compile_options
+from relbo.runtime.compiling import are_many, compile_options
 from relbo.runtime.interrupts import interruption_in
 from relbo.runtime.spreading import everywhere, here, mesh_of
 from relbo.targets.precision import in_double, widened
@@ -69,14 +69,15 @@ class Precise:
         leaves, structure = jax.tree.flatten(static)
         arrays, shape = jax.tree.flatten(dynamic)
         self._mesh = mesh_of(arrays)
-        self._identity = (structure, tuple(leaves), shape, self._mesh)
+        many = are_many(arrays)
+        self._identity = (structure, tuple(leaves), shape, self._mesh, many)
         if self._identity not in _programs:
 
             def evaluate(arrays, points):
                 whole = in_double(eqx.combine(jax.tree.unflatten(shape, arrays), static))
                 return jax.vmap(lambda u: whole.target.log_density(whole.unwhiten(u)))(points.astype(jnp.float64))
 
-            _programs[self._identity] = jax.jit(evaluate, **compile_options(mesh=self._mesh))
+            _programs[self._identity] = jax.jit(evaluate, **compile_options(mesh=self._mesh, over_data=many))
         self._arrays, self._are_wide = [self._given(array) for array in arrays], False
 
     def __call__(self, points: Any) -> np.ndarray:
