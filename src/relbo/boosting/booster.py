@@ -23,7 +23,7 @@ from jaxtyping import Array, Key, PyTree
 
 from relbo.ascent import AbstractAscent, Aim
 from relbo.boosting.state import State
-from relbo.budgets import FEW, MIN_IMPROVEMENT, budget
+from relbo.budgets import ENOUGH, FEW, MIN_IMPROVEMENT, budget
 from relbo.coordinates.learning import can_learn, covers, is_bent, learn_flow
 from relbo.coordinates.race import Preconditioner, find_map
 from relbo.families import AbstractFamily
@@ -44,6 +44,7 @@ from relbo.steps.base import weight_problem
 from relbo.targets import AbstractTarget
 
 _ROUGH_DRAWS = 32  # the budget is spent: enough to see that the ELBO is finite, and roughly where
+_NOTHING_LEFT = 0.2 * ENOUGH  # nats: a refinement would gain less than its noise
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
 
@@ -75,8 +76,8 @@ class Booster(eqx.Module):
         """Find the affine map, fit the first component (plain black-box VI), look for modes.
 
         Where that component is far from normal, and coordinates may be learned next, the map alone will do: the first
-        iteration refines it, if it comes to that. `spent`, here and below, are evaluations that were made since the
-        last record: the new one counts them in.
+        iteration refines it, if it comes to that. So it will where there is nothing to refine. `spent`, here and below,
+        are evaluations that were made since the last record: the new one counts them in.
         """
         map_key, first_key, mode_key, measure_key, flow_key = host_split(key, 5)
         door = self.door(identity_map(self.target, self.preconditioner.kind), spent)
@@ -87,7 +88,7 @@ class Booster(eqx.Module):
         if may_learn and can_learn(door):
             mixture = self._alone(door)
             seen = measure_one(measure_key, door, mixture, self.num_measure)
-            if is_bent(seen.spread) and np.isfinite(seen.estimate.value):
+            if np.isfinite(seen.estimate.value) and (is_bent(seen.spread) or 0.5 * seen.spread**2 < _NOTHING_LEFT):
                 return self._begun(door, mixture, self.find_modes(mode_key, door), seen, cost)
         mixture = cost.of(self._first_component(first_key, door))
         modes = self.find_modes(mode_key, door)

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+import scipy.linalg.cython_lapack  # noqa: F401  (what JAX calls: a limit finds it only once it is loaded)
 from threadpoolctl import threadpool_limits
 
 F = TypeVar("F", bound=Callable)
@@ -22,8 +23,6 @@ def one_blas_thread(wanted: bool = True) -> Iterator[None]:
     if not wanted:
         yield
         return
-    import scipy.linalg.cython_lapack  # noqa: F401  (what JAX calls: found by the limit only once it is loaded)
-
     with threadpool_limits(1, user_api="blas"):
         yield
 
