@@ -7,9 +7,9 @@ import pathlib
 
 import jax
 import pytest
-from jaxtyping import install_import_hook
 
 from groups import LONGEST, group_of
+from runtime_types import check_types_of
 
 # Compiling is most of what the tests wait for. Their programs are small and run once or twice: neither LLVM nor XLA's
 # fusions need polish them, and both processors are at work already.
@@ -19,7 +19,7 @@ FAST_COMPILATION = (
 )
 os.environ.setdefault("XLA_FLAGS", FAST_COMPILATION)
 
-install_import_hook("relbo", "runtime_types.checked")
+check_types_of("relbo")
 
 import relbo.coordinates.learning  # noqa: E402
 import relbo.model.door  # noqa: E402
