@@ -2,6 +2,7 @@
 
 After it is: flows are trained with fewer steps than users get."""
 
+import gc
 import os
 import pathlib
 
@@ -44,6 +45,13 @@ def _forget_programs():
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPS:
         jax.clear_caches()
+
+
+def pytest_collection_finish():
+    """All that was imported stays: searched again and again for what may be forgotten, it cost a tenth of the tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 # Who runs what. The marks of pytest-xdist's own loadgroup have no effect: its version 3.8 writes them to a field that

@@ -15,7 +15,8 @@ from typing import Any, Self
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, PyTree, jaxtyped
 
-_LIKE_MYPY = BeartypeConf(is_pep484_tower=True)  # an int will do where a float is asked for
+_LIKE_MYPY = BeartypeConf(is_pep484_tower=True, violation_type=TypeError)
+"""An int will do where a float is asked for, and what is wrong is as jaxtyping says it."""
 
 
 def check_types_of(package: str) -> None:

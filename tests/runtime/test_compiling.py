@@ -11,12 +11,16 @@ import pytest
 
 import relbo
 from helpers import TWO_MODES, door_of, target_of
+from relbo.model.blocks import block_of
+from relbo.model.precise import is_coarse
 
 SMALL = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=4)),
     "refine": relbo.ascent.NaturalAscent(num_steps=20, num_draws=16),
     "progress_bar": False,
 }
+MOST_OF_A_FIT = 200
+"""Programs, of any fit: several times as many as the fits here need."""
 _compilations: list[str] = []
 
 
@@ -101,6 +105,28 @@ def test_polishing_compiles_nothing():
     ascent, estimator = relbo.ascent.NaturalAscent(20, 16), relbo.objectives.StickingTheLanding()
     ascent.refine(jax.random.key(0), door, mixture, estimator)
     assert compilations(ascent.annealed(1).refine, jax.random.key(1), door, mixture, estimator) == 0
+
+
+def far_down(z, widths):
+    return -3e4 - 0.5 * jnp.sum((z / widths) ** 2)
+
+
+def test_no_loop_is_compiled_for_every_block():
+    """In 300 dimensions, where the map is of low rank and its determinant a loop, and at values that float32 rounds
+    too coarsely, so that each block is evaluated in float64: the fit once more compiles nothing."""
+    widths = np.linspace(0.5, 3.0, 300, dtype=np.float32)
+    target = relbo.from_log_density(far_down, jnp.zeros(300), args=(widths,))
+    again = relbo.from_log_density(far_down, jnp.zeros(300), args=(widths[::-1].copy(),))
+    fits = []
+
+    def fit(model):
+        fits.append(relbo.fit(model, max_components=2, stop=(), precondition="low_rank", **SMALL))
+
+    n = compilations(fit, target); print("NNN", n); assert 1 < n < MOST_OF_A_FIT
+    assert compilations(fit, again) == 0
+    whitened = fits[0].whitened.affine
+    assert isinstance(whitened.family.scale, relbo.families.LowRank) and is_coarse(np.array([fits[0].elbo.value]))
+    assert fits[1].num_evaluations > 10 * block_of(target)
 
 
 SHIPPED = """
