@@ -86,8 +86,8 @@ def fit_many(
             joblib's backends, fits are made there.
         settings: of `relbo.fit`, the same for all.
 
-    A fit that raises, or whose process (where it has its own) dies, is counted in `failures` and never hidden. Ctrl-C gives what is done, with
-    a warning. The result does not depend on where fits are made.
+    A fit that raises, or whose process (where it has its own) dies, is counted in `failures` and never hidden. Ctrl-C
+    gives what is done, with a warning. The result does not depend on where fits are made.
 
     >>> import jax.numpy as jnp, relbo
     >>> target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), jnp.zeros(2))

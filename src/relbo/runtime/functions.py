@@ -6,8 +6,8 @@ from typing import Any
 
 
 def fingerprint(function: types.FunctionType) -> str:
-    """Of its instructions, constants and defaults, and of what it has taken along from around it; not of where it stands
-    in a file, nor of what the names mean that it looks up when it is called."""
+    """Of its instructions, constants and defaults, and of what it has taken along from around it; not of where it
+    stands in a file, nor of what the names mean that it looks up when it is called."""
     return hashlib.blake2b(repr(_parts(function)).encode(), digest_size=16).hexdigest()
 
 
