@@ -50,6 +50,7 @@ DATA = ["--data", "train.csv", "--arg", "y=outcome"]
 COMMANDS = {
     "dry run": [*FIT, "--dry-run"],
     "dry run json": [*FIT, "--dry-run", "--json"],
+    "dry run of two": [*FIT, "--dry-run", "--local-processes", "2", "--shard", "data"],
     "fit": [*FIT, "--seed", "3", "--out", "line.relbo", "--netcdf", "line.nc"],
     "fit json": [*FIT, "--seed", "4", "--out", "other.relbo", "--json"],
     "fit quiet": [*FIT, "--seed", "3", "--out", "quiet.relbo", "--quiet"],
@@ -145,6 +146,7 @@ def test_a_dry_run_shows_the_mapping_and_fits_nothing(said):
     assert "nothing was fitted" in shown.text
     found = said["dry run json"].json
     assert [row["from"] for row in found["arguments"]] == ["column x", "column outcome"] and found["dim"] == 2
+    assert said["dry run of two"].code == 0 and said["dry run of two"].text == shown.text
 
 
 def test_a_fit_shows_its_progress_its_parameters_and_its_verdict(said, folder):

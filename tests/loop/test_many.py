@@ -1,6 +1,8 @@
 """Many fits: here, in processes and on a cluster of Dask's, all the same; failures counted, folders that go on."""
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 import relbo
+from relbo.runtime.functions import fingerprint
 from relbo.runtime.journal import Journal
 from relbo.runtime.workers import AbstractTask, run_jobs
 
@@ -123,6 +126,34 @@ def test_a_folder_of_other_fits_is_refused(fits):
         fit_many({"low": target_at(-1.5)}, folder=folder)
 
 
+def test_a_folder_knows_functions_by_their_code(tmp_path):
+    """A lambda among the settings is another object in every process, and may be the same function."""
+
+    def less(slack):
+        return lambda posterior: slack - posterior.elbo.value
+
+    target = target_at(1.0)
+    fit_many(target, folder=tmp_path, best_by=less(0.0))
+    assert len(fit_many(target, folder=tmp_path, best_by=less(0.0))) == 1
+    for other in (less(1.0), lambda posterior: posterior.elbo.value):
+        with pytest.raises(ValueError, match="belongs to another call"):
+            fit_many(target, folder=tmp_path, best_by=other)
+    settings = {"best_by": partial(less, 0.0)}
+    fit_many(target, folder=tmp_path / "nameless", **settings)
+    with pytest.raises(ValueError, match="belongs to another call") as refused:
+        fit_many(target, folder=tmp_path / "nameless", best_by=partial(less(0.0)))
+    assert "best_by: what has no name" in refused.value.__notes__[0]
+
+
+def test_a_fingerprint_is_the_same_in_another_process():
+    source = "f = lambda x, y=(1, 'a'): (x in {'b', 'c', 'd'}, [i + y for i in x])"
+    code = f"{source}\nfrom relbo.runtime.functions import fingerprint\nprint(fingerprint(f))"
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(2)]
+    space: dict = {}
+    exec("\n\n" + source, space)
+    assert {run.stdout.strip() for run in runs} == {fingerprint(space["f"])}
+
+
 def test_failures_are_counted_and_tried_again(tmp_path):
     found = fit_many([broken, target_at(1.0)], folder=tmp_path)
     (failure,) = found.failures
@@ -206,6 +237,17 @@ def test_a_calibration_on_dask_is_the_same(cluster):
         there = relbo.calibrate(simulate, **settings)
     assert here.num_failures == there.num_failures == 0 and here.names == there.names
     np.testing.assert_array_equal(here.ranks, there.ranks)
+
+
+class Threads(Square):
+    def run(self, number, job):
+        return os.environ["NPROC"]
+
+
+def test_a_worker_of_dask_has_the_threads_that_dask_gives_it(cluster, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 48)  # of this machine, which is none of theirs
+    with joblib.parallel_config("dask"):
+        assert dict(run_jobs(Threads(), {0: 1}, None)) == {0: "2"}  # one, and one that may wait for a callback
 
 
 def test_a_worker_of_dask_may_die(cluster):

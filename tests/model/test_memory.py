@@ -127,10 +127,10 @@ def test_small_targets_stay_as_they_are(target):
 
 
 def test_blocks_fit_the_cache_where_data_are_many(target):
-    """Fewer points at once, down to eight, the longer the data."""
+    """Fewer points at once, down to sixteen, the longer the data."""
     blocks = [block_of(logistic_regression(num)) for num in (50, 30_000, 100_000, 1_000_000)]
-    assert blocks == sorted(blocks, reverse=True) and blocks[0] == block_of(target) and blocks[-1] == 8
-    assert all(block * num <= 2**20 for block, num in zip(blocks[1:3], (30_000, 100_000), strict=True))
+    assert blocks == sorted(blocks, reverse=True) and blocks[0] == block_of(target) and blocks[-1] == 16
+    assert all(block * num <= 2**21 for block, num in zip(blocks[1:3], (30_000, 100_000), strict=True))
 
 
 @pytest.mark.slow

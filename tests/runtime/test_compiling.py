@@ -136,9 +136,15 @@ from relbo.runtime.compiling import compile_options
 options = [compile_options(optimized)["compiler_options"] for optimized in (True, False)]
 assert [each.pop("xla_backend_optimization_level") for each in options] == [1, 0], options
 assert all(each in ({}, {"xla_cpu_use_fusion_emitters": False}) for each in options), options
+assert compile_options(over_data=True)["compiler_options"] == {"xla_backend_optimization_level": 1}
 target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 3.0) ** 2), jnp.zeros(2))
 posterior = relbo.fit(target, progress_bar=False, max_components=2)
 assert abs(float(posterior.elbo.value) - math.log(2 * math.pi)) < 1e-4, posterior
+rows = jnp.linspace(-1.0, 1.0, 2**15)  # many data are a program of their own kind
+target = relbo.from_log_density(lambda x, rows: -0.5 * jnp.sum((rows - x) ** 2), 0.0, args=(rows,))
+posterior = relbo.fit(target, progress_bar=False, max_components=1)
+exact = -0.5 * float(jnp.sum(rows**2)) + 0.5 * math.log(2 * math.pi / len(rows))
+assert abs(float(posterior.elbo.value) - exact) < 0.01, (posterior.elbo, exact)
 """
 
 

@@ -17,7 +17,7 @@ import zarr
 import relbo
 from helpers import door_of, mean_is
 from relbo.model.door import anchored
-from relbo.targets.rows.reading import Batches, ahead, even
+from relbo.targets.rows.reading import Batches, ahead, even, evenly
 from relbo.targets.rows.sources import ArrayRows, as_rows
 from relbo.targets.rows.sums import FEW
 
@@ -136,6 +136,20 @@ def test_chunks_are_even_and_keep_the_order():
     chunks = list(ahead(even(iter(pieces), 4)))
     assert [len(chunk["a"]) for chunk in chunks] == [4, 4, 4, 4, 4, 3]
     np.testing.assert_array_equal(np.concatenate([chunk["a"] for chunk in chunks]), np.arange(23))
+
+
+@pytest.mark.parametrize(("num", "most"), [(7, 100), (100, 7), (100, 33), (100_000, 16_384), (10**6, 7_500), (1, 1)])
+def test_rows_fall_into_even_chunks(num, most):
+    """Of at most so many rows, and no more chunks than it takes; aligned, where they are long enough to be."""
+    size = evenly(num, most)
+    aligned = most // 16 * 16 or most
+    assert size <= most and -(-num // size) == (1 if num <= most else -(-num // aligned))
+    assert size % 16 == 0 or size in (num, most)
+
+
+def test_few_points_are_not_filled_up_to_many():
+    model = by_rows(arrays(None)).model
+    assert [model.blocks(num) for num in (1, 8, 9, 40, 41, 64)] == [[8], [8], [16], [32, 8], [32, 16], [32, 32]]
 
 
 class Counted(ArrayRows):

@@ -97,7 +97,8 @@ def fit(
         if local_processes is not None and not dry_run:
             talk.code = cli.together.run_locally(talk, local_processes, coordinator, sys.argv[1:])
             return
-        crew = cli.together.Crew(coordinator, processes, process, distributed, shard)
+        shared = None if local_processes is not None else shard  # a dry run is made by one process
+        crew = cli.together.Crew(coordinator, processes, process, distributed, shared)
         cli.work.prepare(talk, x64, cache)
         stem = pathlib.Path(model.partition(".py:")[0]).stem
         outputs = cli.fits.Outputs(out or pathlib.Path(f"{stem}.relbo"), report, netcdf, num_draws)

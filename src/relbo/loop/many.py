@@ -3,6 +3,7 @@ r"""`fit_many`: independent fits, of several targets or with several seeds, in s
 import os
 import pathlib
 import re
+import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -14,6 +15,7 @@ from relbo.loop.fits import FitFailure, Fits, Fitted, Kept
 from relbo.loop.fitting import check_settings, fit
 from relbo.loop.progress import count_up
 from relbo.runtime.choices import seed_number
+from relbo.runtime.functions import fingerprint
 from relbo.runtime.journal import Journal
 from relbo.runtime.workers import AbstractTask, run_jobs
 from relbo.storage.container import write_atomically
@@ -22,6 +24,7 @@ from relbo.storage.objects import encode_or_text
 from relbo.targets import AbstractTarget, as_target
 
 _OURS = ("seed", "checkpoint", "start", "progress_bar", "callback", "mesh", "shard")
+_ADDRESS = " at 0x"
 _SAFE = re.compile(r"[\w.+-]+")
 
 
@@ -75,13 +78,16 @@ def fit_many(
         seeds: one, or several for every target.
         folder: where every fit is written when it is done, as `NAME-seedSEED.relbo`. The same call, after it was
             stopped, makes only those that are missing; what failed is tried again. This process writes it: others need
-            not see it.
-        num_processes: by default one for every core, fewer if there are few fits; 1 stays in this process. Inside
-            `with joblib.parallel_config("dask")`, or another of joblib's backends, fits are made there.
+            not see it. A setting that is a function is known again by its code; optimizers of optax are not, and the
+            folder is refused.
+        num_processes: by default one for every core, as long as each has eight fits: every process compiles for itself.
+            So fewer than 16 fits are made one after the other in this process (as with 1), and a model that crashes
+            takes it along: say 2 for models that may. Inside `with joblib.parallel_config("dask")`, or another of
+            joblib's backends, fits are made there.
         settings: of `relbo.fit`, the same for all.
 
-    A fit that raises, or whose process dies, is counted in `failures` and never hidden. Ctrl-C gives what is done, with
-    a warning. The result does not depend on where fits are made.
+    A fit that raises, or whose process (where it has its own) dies, is counted in `failures` and never hidden. Ctrl-C
+    gives what is done, with a warning. The result does not depend on where fits are made.
 
     >>> import jax.numpy as jnp, relbo
     >>> target = relbo.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), jnp.zeros(2))
@@ -132,8 +138,17 @@ class Store:
             return
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        facts = {name: encode_or_text(value) for name, value in sorted(settings.items())}
-        self.journal = Journal(self.folder / "fits.jsonl", "many fits", {"settings": facts})
+        facts = {name: _fact(value) for name, value in sorted(settings.items())}
+        try:
+            self.journal = Journal(self.folder / "fits.jsonl", "many fits", {"settings": facts})
+        except ValueError as error:
+            nameless = [name for name, fact in facts.items() if _ADDRESS in str(fact)]
+            if nameless:
+                error.add_note(
+                    f"({', '.join(nameless)}: what has no name looks different in every process, so that it cannot be "
+                    "seen whether it is the same. Give a plain function, or a setting of relbo's own, in its place.)"
+                )
+            raise
         self.done = {entry["file"]: entry for entry in self.journal.entries if "file" in entry}
 
     def kept(self, job: Job) -> Kept | None:
@@ -169,6 +184,10 @@ class Store:
         target = self._target(job)
         held = None if target is None else target.held_data()
         return None if held is None else digest_of(held).hex()
+
+
+def _fact(value: Any) -> Any:
+    return {"code": fingerprint(value)} if type(value) is types.FunctionType else encode_or_text(value)
 
 
 def _check(settings: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import pathlib
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterable, Mapping
@@ -129,7 +130,7 @@ class _Parcel:
 
 def _elsewhere(task: AbstractTask, jobs: Mapping[int, Any], num: int) -> Generator[tuple[int, Any], None, None]:
     """Where a backend gives up on some job it does not say on which: the rest are tried in two halves, and so on."""
-    parcel = _Parcel(_packed(task, 1))
+    parcel = _Parcel(_packed(task, None))
     rest = [list(jobs)]
     while rest:
         waiting = dict.fromkeys(rest.pop())
@@ -195,8 +196,9 @@ def _work(name: str, content: Any, number: int, job: Any) -> tuple[int, Any]:
     return number, _loaded[name].run(number, job)
 
 
-def _packed(task: AbstractTask, num_processes: int) -> bytes:
-    threads = max(_FEWEST_THREADS, (os.cpu_count() or 1) // num_processes)
+def _packed(task: AbstractTask, num_processes: int | None) -> bytes:
+    """With the number of processes among which the cores are divided, if they are those of this machine."""
+    threads = None if num_processes is None else (os.cpu_count() or 1) // num_processes
     config = {name: getattr(jax.config, name) for name in ("jax_enable_x64", "jax_compilation_cache_dir")}
     # The task is pickled apart: reading it may start JAX, and what JAX reads at its start has to come first.
     return cloudpickle.dumps((threads, config, cloudpickle.dumps(task)))
@@ -206,7 +208,16 @@ def _unpacked(content: bytes) -> AbstractTask:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the user's process, which ends the others
     threads, config, task = cloudpickle.loads(content)
+    threads = max(_FEWEST_THREADS, _threads_here() if threads is None else threads)
     os.environ.setdefault("NPROC", str(threads))  # the size of XLA's pool of threads
     for name, value in config.items():
         jax.config.update(name, value)
     return cloudpickle.loads(task)
+
+
+def _threads_here() -> int:
+    """What a cluster gives this worker: Dask says it, and otherwise it is what the machine lets this process have."""
+    try:
+        return int(sys.modules["distributed"].get_worker().state.nthreads)
+    except (KeyError, ValueError):
+        return int(joblib.cpu_count())
