@@ -2,14 +2,15 @@
 
 After it is: flows are trained with fewer steps than users get."""
 
+import gc
 import os
 import pathlib
 
 import jax
 import pytest
-from jaxtyping import install_import_hook
 
 from groups import LONGEST, group_of
+from runtime_types import check_types_of
 
 # Compiling is most of what the tests wait for. Their programs are small and run once or twice: neither LLVM nor XLA's
 # fusions need polish them, and both processors are at work already.
@@ -19,7 +20,7 @@ FAST_COMPILATION = (
 )
 os.environ.setdefault("XLA_FLAGS", FAST_COMPILATION)
 
-install_import_hook("relbo", "runtime_types.checked")
+check_types_of("relbo")
 
 import relbo.coordinates.learning  # noqa: E402
 import relbo.model.door  # noqa: E402
@@ -44,6 +45,13 @@ def _forget_programs():
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPS:
         jax.clear_caches()
+
+
+def pytest_collection_finish():
+    """All that was imported stays: searched again and again for what may be forgotten, it cost a tenth of the tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 # Who runs what. The marks of pytest-xdist's own loadgroup have no effect: its version 3.8 writes them to a field that

@@ -22,8 +22,10 @@ _QUICK = {
 """Quick experiments on one data set, or on targets of one shape, and so with the same programs."""
 
 LONGEST = (
-    "regressions", "quick systems", "test_documents", "test_pymc", "faults", "flows", "quick modes", "stan",
-    "test_storage", "test_calibration", "two modes", "test_numpyro", "test_coverage", "test_compiling", "test_cli",
+    "regressions", "quick systems", "stan", "test_documents", "test_two_processes", "test_pymc", "flows",
+    "test_cli_together", "faults", "two modes", "test_rows", "test_compiling", "test_many", "test_storage",
+    "test_calibration", "test_ascent", "test_cli", "test_numpyro", "test_door", "test_coverage", "quick modes",
+    "test_memory", "test_comparison",
 )  # fmt: skip
 """In this order, before all others."""
 

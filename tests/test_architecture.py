@@ -9,9 +9,12 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from jaxtyping import Float
 
 import relbo
+from runtime_types import checked
 
 ROOT = pathlib.Path(relbo.__file__).parent
 EXPERIMENTS = pathlib.Path(__file__).parents[1] / "experiments"
@@ -182,6 +185,22 @@ def test_what_a_posterior_holds_has_a_type():
 
 def test_the_root_holds_little():
     assert len(list(ROOT.glob("*.py"))) <= 5
+
+
+def test_types_and_sizes_are_checked_in_every_test():
+    """Of fields, of arguments among each other, and of what is returned (see `runtime_types.py`)."""
+
+    @checked
+    def but_the_last(x: Float[np.ndarray, "n"], y: Float[np.ndarray, "n"], num: int = 1) -> Float[np.ndarray, "n"]:
+        return (x * y)[: len(x) - num]
+
+    assert but_the_last(np.ones(3), np.ones(3), num=0).shape == (3,)
+    for wrong in ((np.ones(3), np.ones(2), 0), (np.ones(3), np.ones(3), 1), (np.ones(3), np.ones(3), "a")):
+        with pytest.raises(TypeError):
+            but_the_last(*wrong)
+    with pytest.raises(TypeError, match="value"):
+        relbo.Estimate("a", 2.0, 3)
+    assert all(hasattr(each, "is_checked") for each in (relbo.fit, relbo.Booster.step, relbo.Estimate.__init__))
 
 
 def test_import_is_light():

@@ -11,12 +11,18 @@ import pytest
 
 import relbo
 from helpers import TWO_MODES, door_of, target_of
+from relbo.model.blocks import block_of
+from relbo.model.precise import is_coarse
 
 SMALL = {
     "oracle": relbo.NaturalOracle(num_steps=20, num_draws=16, num_restarts=2, starts=relbo.Starts(num_modes=4)),
     "refine": relbo.ascent.NaturalAscent(num_steps=20, num_draws=16),
     "progress_bar": False,
 }
+MOST_OF_A_FIT = 100
+"""Programs of any fit here, the smallest sums included; a loop for every block would be a hundred more."""
+ASKED_FOR_MEMORY = 2
+"""Programs of every model of many dimensions, for few points and for more: what they take is seen, and none is run."""
 _compilations: list[str] = []
 
 
@@ -101,6 +107,27 @@ def test_polishing_compiles_nothing():
     ascent, estimator = relbo.ascent.NaturalAscent(20, 16), relbo.objectives.StickingTheLanding()
     ascent.refine(jax.random.key(0), door, mixture, estimator)
     assert compilations(ascent.annealed(1).refine, jax.random.key(1), door, mixture, estimator) == 0
+
+
+def far_down(z, widths):
+    return -3e4 - 0.5 * jnp.sum((z / widths) ** 2)
+
+
+def test_no_loop_is_compiled_for_every_block():
+    """In 300 dimensions, where the determinant of the map (of low rank) is a loop, and at values that float32 rounds
+    too coarsely, so that every block is evaluated in float64."""
+    widths = np.linspace(0.5, 3.0, 300, dtype=np.float32)
+    first, second = (relbo.from_log_density(far_down, jnp.zeros(300), args=(x,)) for x in (widths, widths[::-1].copy()))
+    oracle = relbo.NaturalOracle(num_steps=5, num_draws=16, num_restarts=1, starts=relbo.Starts(num_modes=0))
+    found = []
+
+    def fit(target):
+        found.append(relbo.fit(target, max_components=1, oracle=oracle, refine=False, progress_bar=False))
+
+    assert ASKED_FOR_MEMORY < compilations(fit, first) < MOST_OF_A_FIT
+    assert compilations(fit, second) == ASKED_FOR_MEMORY
+    assert isinstance(found[1].whitened.affine.family.scale, relbo.families.LowRank)
+    assert is_coarse(np.array([found[1].elbo.value])) and found[1].num_evaluations > 10 * block_of(second)
 
 
 SHIPPED = """

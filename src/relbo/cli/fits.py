@@ -22,7 +22,7 @@ class Outputs:
     fit: pathlib.Path
     report: pathlib.Path | None = None
     netcdf: pathlib.Path | None = None
-    num_draws: int = 10_000
+    num_draws: int | None = None
     """For the diagnosis."""
 
     def check(self) -> None:

@@ -38,7 +38,7 @@ def summary(talk: Session, path: pathlib.Path, num_draws: int, seed: int) -> Non
     )
 
 
-def diagnose(talk: Session, posterior: relbo.Posterior, num_draws: int, seed: int) -> None:
+def diagnose(talk: Session, posterior: relbo.Posterior, num_draws: int | None, seed: int) -> None:
     found = relbo.diagnose(posterior, num_draws=num_draws, seed=seed)
     talk.result(**show_diagnosis(talk, found, whole=True))
 

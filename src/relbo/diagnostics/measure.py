@@ -20,6 +20,8 @@ from relbo.runtime.threads import one_blas_thread
 from relbo.targets.stored import StoredTarget
 
 _HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
+_DRAWS, _FEWEST_DRAWS = 10_000, 1_000  # of the mixture, by default; a tail of a hundred draws has a shape
+_PART = 0.25  # of the evaluations of the fit: what a diagnosis may draw, by default
 _LAST = 3  # iterations, whose gains tell whether the fit was still under way
 _MOST_AXES = 64  # evenly chosen: a heavy tail is seldom that of one coordinate
 
@@ -47,13 +49,17 @@ class Measurements:
     num_infinite: int = 0
 
 
-def diagnose(posterior: Posterior, num_draws: int = 10_000, seed: int = 0) -> Diagnosis:
+def diagnose(posterior: Posterior, num_draws: int | None = None, seed: int = 0) -> Diagnosis:
     """Measure a posterior on fresh draws, and say in a sentence what the numbers mean.
 
-    Beside `num_draws` of the mixture a quarter as many are drawn from a heavy-tailed companion and from modes that a
-    fresh search finds, so that tails and modes which the mixture never visits are seen. Of a posterior that was loaded
-    without its model, the draws and the trace in the file are read, and nothing is drawn.
+    By default `num_draws` is 10,000, or a quarter of the evaluations of the fit, where these are fewer (and at least
+    1,000): a model with many data is fitted by a few thousand. Beside these of the mixture a quarter as many are drawn
+    from a heavy-tailed companion and from modes that a fresh search finds, so that tails and modes which the mixture
+    never visits are seen. Of a posterior that was loaded without its model, the draws and the trace in the file are
+    read, and nothing is drawn.
     """
+    if num_draws is None:
+        num_draws = int(np.clip(_PART * posterior.num_evaluations, _FEWEST_DRAWS, _DRAWS))
     if num_draws < 100:
         raise ValueError(f"num_draws must be at least 100, got {num_draws}: a tail fit needs a tail.")
     if posterior.target.stored is not None:

@@ -88,11 +88,8 @@ class Whitened(AbstractWrapper):
 
     def log_det(self, u: Float[Array, " dim"]) -> Float[Array, ""]:
         """Of `unwhiten`, at a point; without a flow it is the same everywhere."""
-        affine = self.affine_log_det()
+        affine = self.family.scale.log_det(self.params.scale)
         return affine if self.flow is None else affine + self.flow.transport(u)[1]
-
-    def affine_log_det(self) -> Float[Array, ""]:
-        return self.family.scale.log_det(self.params.scale)
 
 
 def unwhitened(whitened: Whitened, points) -> np.ndarray:
