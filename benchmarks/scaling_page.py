@@ -19,7 +19,7 @@ AXES = {
     "rows of 100": ("rows (100 columns)", "at most 1"),
     "dimensions": ("dimensions", "at most 2 up to 256, 1.1 beyond"),
     "components": ("components (d = 100), one iteration", "at most 1"),
-    "processes": ("processes on two cores (200,000 rows)", "0: work is divided, not added"),
+    "processes": ("processes (200,000 rows)", "0: work is divided, not added"),
 }
 """What an axis is called, and what its exponent should be."""
 SPLIT = 256
@@ -156,7 +156,8 @@ def on_disk(results: dict[str, Any]) -> str:
         limit = "" if each["way"] == "memory" else f"{results['max_memory'] / 1e6:.1f} MB"
         facts = (f"{each['cpu']:.0f}", f"{each['cpu'] / inside:.2f}", f"{each['peak_mb']:.0f} MB")
         rows.append((each["way"], limit, f"{each['evaluations']:,}", *facts))
-    heading = (about, "max_memory", "evaluations", "CPU s, with compilation", "to that in memory", "largest resident set")
+    costs = ("CPU s, with compilation", "to that in memory", "largest resident set")
+    heading = (about, "max_memory", "evaluations", *costs)
     return table(heading, rows)
 
 
@@ -217,6 +218,9 @@ def draw(scaling: Scaling) -> Figure:
                 [point.size for point in points], [point.cpu for point in points], style, color=colour, label=label
             )
         axes.set(xscale="log", yscale="log", xlabel=AXES[axis][0])
+        low, high = axes.get_ylim()
+        if high < 10 * low:  # so that a little noise does not look like a slope
+            axes.set_ylim(math.sqrt(low * high / 10), math.sqrt(low * high * 10))
         if axis in ("components", "processes"):
             few = sorted({cell["size"] for cell in scaling.cells if cell["axis"] == axis})
             axes.set_xticks(few, [str(size) for size in few], minor=False)
