@@ -27,7 +27,7 @@ SVI_STEPS = 2000
 NUTS_ITERATIONS = 200
 K_DIM = 100
 """Dimensions in which components are counted."""
-PROCESS_ROWS = 20_000
+PROCESS_ROWS = 200_000
 
 
 def measured(run: Callable[[], Any]) -> tuple[Any, dict]:

@@ -1,4 +1,5 @@
-"""Figure and tables of `make scaling`, from results/scaling.json into docs/scale.md: no number is written by hand."""
+"""Figure and tables of `make scaling`, from results/scaling.json (and streaming.json, of `streaming.py`) into
+docs/scale.md: no number is written by hand."""
 
 import argparse
 import json
@@ -18,7 +19,7 @@ AXES = {
     "rows of 100": ("rows (100 columns)", "at most 1"),
     "dimensions": ("dimensions", "at most 2 up to 256, 1.1 beyond"),
     "components": ("components (d = 100), one iteration", "at most 1"),
-    "processes": ("processes on two cores", "0: work is divided, not added"),
+    "processes": ("processes (200,000 rows)", "0: work is divided, not added"),
 }
 """What an axis is called, and what its exponent should be."""
 SPLIT = 256
@@ -114,8 +115,9 @@ def exponents(scaling: Scaling) -> str:
                     span = f"{points[0].size:,} to {points[-1].size:,}"
                     error = f" +- {slope.std_err:.2f}" if math.isfinite(slope.std_err) else " (two points)"
                     should = wanted if method.startswith("relbo") else ""
-                    rows.append((title, method, span, f"{slope.value:.2f}{error}", should))
-    return table(("in", "method", "sizes", "exponent", "should be"), rows)
+                    last = f"{exponent(points[-2:]).value:.2f}"  # type: ignore[union-attr]
+                    rows.append((title, method, span, f"{slope.value:.2f}{error}", last, should))
+    return table(("in", "method", "sizes", "exponent", "between the last two", "should be"), rows)
 
 
 def seconds(scaling: Scaling) -> str:
@@ -142,6 +144,20 @@ def gradients(scaling: Scaling) -> str:
             )
             rows.append((*facts, f"{point.cpu / alone:.2f}{_star(point)}", f"{point.cell['beyond_data'] / 1e6:.0f}"))
     heading = ("size", "of", "evaluations", "CPU s a gradient", "fit / its gradients", "MB beyond the data")
+    return table(heading, rows)
+
+
+def on_disk(results: dict[str, Any]) -> str:
+    """A fit to rows on disk beside the same fit with the rows in memory, as `streaming.py` has measured it."""
+    about = f"{results['rows']:,} x {results['columns']}, {results['bytes'] / 1e6:.0f} MB"
+    inside = next(each["cpu"] for each in results["results"] if each["way"] == "memory")
+    rows = []
+    for each in results["results"]:
+        limit = "" if each["way"] == "memory" else f"{results['max_memory'] / 1e6:.1f} MB"
+        facts = (f"{each['cpu']:.0f}", f"{each['cpu'] / inside:.2f}", f"{each['peak_mb']:.0f} MB")
+        rows.append((each["way"], limit, f"{each['evaluations']:,}", *facts))
+    costs = ("CPU s, with compilation", "to that in memory", "largest resident set")
+    heading = (about, "max_memory", "evaluations", *costs)
     return table(heading, rows)
 
 
@@ -202,6 +218,9 @@ def draw(scaling: Scaling) -> Figure:
                 [point.size for point in points], [point.cpu for point in points], style, color=colour, label=label
             )
         axes.set(xscale="log", yscale="log", xlabel=AXES[axis][0])
+        low, high = axes.get_ylim()
+        if high < 10 * low:  # so that a little noise does not look like a slope
+            axes.set_ylim(math.sqrt(low * high / 10), math.sqrt(low * high * 10))
         if axis in ("components", "processes"):
             few = sorted({cell["size"] for cell in scaling.cells if cell["axis"] == axis})
             axes.set_xticks(few, [str(size) for size in few], minor=False)
@@ -211,7 +230,7 @@ def draw(scaling: Scaling) -> Figure:
     return figure
 
 
-def summary(scaling: Scaling) -> str:
+def summary(scaling: Scaling, streaming: dict[str, Any]) -> str:
     low, high = scaling.load
     versions = ", ".join(f"{name} {version}" for name, version in scaling.machine["versions"].items() if version)
     about = (
@@ -222,19 +241,21 @@ def summary(scaling: Scaling) -> str:
     picture = (
         "```{image} _static/scaling.png\n:alt: CPU seconds against rows, dimensions, components and processes.\n```"
     )
-    tables = [exponents(scaling), seconds(scaling), gradients(scaling), on_paper(scaling)]
+    tables = [exponents(scaling), seconds(scaling), gradients(scaling), on_disk(streaming), on_paper(scaling)]
     return "\n\n".join([about, picture, *tables])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, default=HERE / "results" / "scaling.json")
+    parser.add_argument("--streaming", type=Path, default=HERE / "results" / "streaming.json")
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "scale.md")
     parser.add_argument("--figure", type=Path, default=HERE.parent / "docs" / "_static" / "scaling.png")
     options = parser.parse_args()
     scaling = Scaling(json.loads(options.json.read_text()))
     draw(scaling).savefig(options.figure, dpi=110)
-    options.page.write_text(filled(options.page.read_text(), summary(scaling), BEGIN, END))
+    told = summary(scaling, json.loads(options.streaming.read_text()))
+    options.page.write_text(filled(options.page.read_text(), told, BEGIN, END))
     print(options.page)
 
 

@@ -129,9 +129,9 @@ def from_rows(
 ) -> RowsTarget:
     """A target whose log density is a prior and a sum over rows, which may be more than memory holds.
 
-    Rows are read chunk by chunk, ahead of need, whenever the density is evaluated; all points of an evaluation share
-    one pass. `relbo.fit(target, max_memory="2GB")` bounds what chunks take. Sums over chunks are made in double
-    precision. Files must not change while a target is in use.
+    Rows are read chunk by chunk, ahead of need, whenever the density is evaluated (arrays and memory maps are used
+    where they are); all points of an evaluation share one pass. `relbo.fit(target, max_memory="2GB")` bounds what
+    chunks take. Sums over chunks are made in double precision. Files must not change while a target is in use.
 
     Arguments:
         log_prior: `log_prior(params)`, a scalar, written in JAX.
