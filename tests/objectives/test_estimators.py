@@ -24,6 +24,7 @@ from relbo.ascent import GradientAscent, gradient, natural
 from relbo.ascent.bank import noise_at
 from relbo.ascent.base import Drawn
 from relbo.ascent.natural import _bounds, _Pace, _points
+from relbo.ascent.turns import Turns
 from relbo.families import LocationScale
 from relbo.objectives import (
     ELBO,
@@ -122,7 +123,8 @@ def test_sticking_the_landing_is_zero_at_the_target():
         seen = seen_at(target, points)
         begun = natural._begin(mixture.params, np.log(TWO_BLOBS.weights).astype(np.float32))
         pace = _Pace(np.float32(0.1), _bounds(FULL.box, np.float32), np.asarray(True), bank)
-        walk = natural._refine_step.__wrapped__(FULL, StickingTheLanding(), Drawn(bank, seen), begun, pace)[0].walk
+        drawn, turn = Drawn(bank, seen), Turns.of(2, 2, 2).at(0)
+        walk = natural._refine_step.__wrapped__(FULL, StickingTheLanding(), drawn, begun, pace, turn)[0].walk
         return seen.slopes - mixture.at(points).slope, walk.slope, walk.curvature
 
     for statistic in look(target_of("two_blobs"), mixture, jax.random.key(0)):
