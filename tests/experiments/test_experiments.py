@@ -65,12 +65,23 @@ def test_work_of_a_module_that_is_not_watched_is_refused(tmp_path):
 
 
 def test_a_digest_is_of_code_and_not_of_words(tmp_path):
-    texts = ['"""Words."""\nx = 1  # more\n', '"""Other."""\nx = 1\n', '"""Words."""\nx = 2\n']
+    texts = [
+        '"""Words."""\nx = 1  # more\nif x:\n    raise ValueError("No.")\n',
+        '"""Other."""\nx = 1\nif x:\n    raise ValueError(f"Never {x}.")\n',
+        '"""Words."""\nx = 2\nif x:\n    raise ValueError("No.")\n',
+    ]
     paths = [tmp_path / f"{number}.py" for number in range(3)]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text)
     one, same, other = (provenance.digest([path]) for path in paths)
     assert one == same != other
+
+
+def test_what_is_left_out_of_the_engine_is_there_and_what_decides_is_not_left_out():
+    source = pathlib.Path(relbo.__file__).parent
+    assert all((source / name).exists() or list(source.glob(f"{name}*")) for name in provenance.LEFT_OUT)
+    for name in ("boosting/booster.py", "loop/fitting.py", "loop/running.py", "steps/corrective.py", "model/door.py"):
+        assert (source / name).is_file() and not name.startswith(provenance.LEFT_OUT)
 
 
 def test_every_experiment_watches_what_its_computing_modules_import():
