@@ -24,8 +24,8 @@ LEFT_OUT = (
     "runtime/interrupts.py", "runtime/journal.py", "runtime/plain.py", "runtime/require.py", "runtime/tables.py",
     "runtime/warn.py", "runtime/words.py", "runtime/workers.py",
 )  # fmt: skip
-"""Parts of relbo that no result depends on: experiments go through `from_log_density`, fit in one process, save nothing,
-and of a diagnosis read log Z alone."""
+"""Parts of relbo that no result depends on: experiments go through `from_log_density`, fit in one process, save
+nothing, and of a diagnosis read log Z alone."""
 MACHINERY = ("provenance", "report", "runs", "palette")
 """Modules of the experiments that keep and show results, and compute none."""
 _LIBRARIES = ("jax", "jaxlib", "equinox", "optax", "numpy", "numpyro", "scikit-learn")

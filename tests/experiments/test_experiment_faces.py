@@ -6,7 +6,6 @@ import pytest
 from scipy import stats
 
 import relbo
-from experiments.face_fits import Tempered
 from experiments.factorization import NOISES, Matrix, Task, drawn_mse, scores, train_log_lik
 
 SMALL = Matrix("small", np.random.default_rng(3).random((7, 11)).astype(np.float32))
@@ -77,10 +76,3 @@ def test_the_authors_program_begins_near_zero():
     start = Task(SMALL, 2, NOISES[0], 0, small_start=True).target.initial[0]
     bound = np.repeat([np.sqrt(6 / (2 + 7)), np.sqrt(6 / (2 + 11))], [14, 22])
     assert np.all(np.abs(start) <= bound) and np.abs(start / bound).max() > 0.8
-
-
-def test_far_from_the_mixture_the_objective_is_a_tempered_posterior():
-    objective, iteration = Tempered(), jnp.asarray(3)
-    near, far = (objective.residual(-2.0, log_q, -4.0, iteration) for log_q in (-4.0, -1e6))
-    np.testing.assert_allclose(near, -2.0 - 0.5 * -4.0, rtol=1e-6)
-    np.testing.assert_allclose(far, -2.0 - 0.5 * (-4.0 + np.log(1 / 5)), rtol=1e-6)
