@@ -22,7 +22,7 @@ CHANGES = {
     exact.GROWING: "lambda = t, as the README of the authors' code says",
 }
 AS_IT_IS, SAME = "the paper's settings, 1,000 draws a component", "the components of that line's fits, best weights"
-_RUN = {
+RUN = {
     exact.QUADRATURE: (5, ("line_search", "fully_corrective")),
     exact.KEPT: (5, ("fully_corrective",)),
     exact.FINITE: (3, tuple(VARIANTS)),
@@ -42,7 +42,7 @@ def others(seeds: range, num_iterations: int, axis: np.ndarray) -> list[Piece]:
             exact.fitted,
             (spec, system, seed, num_iterations, axis, change),
         )
-        for change, (num, systems) in _RUN.items()
+        for change, (num, systems) in RUN.items()
         for spec in [SCRIPT_SPEC if change == exact.SCRIPT else SPEC]
         for seed in seeds[:num]
         for system in systems
