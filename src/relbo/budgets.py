@@ -16,6 +16,8 @@ from relbo.runtime.quasi import MOST_COORDINATES
 ENOUGH = 0.005
 """Nats. Nearer to the target, judged by half the variance of log p - log q, a fit has nothing left to do that is
 worth its evaluations."""
+ENOUGH_LEARNED = 0.05
+"""The same in coordinates that were learned, where boosting finds little: an iteration in vain is a fifth of a fit."""
 MOST_COMPONENTS = 32  # of a fit, unless the user says more: what is not near by then needs another family
 MIN_IMPROVEMENT = 1e-4  # nats, for an iteration to be kept: far below what `ENOUGH` leaves over
 _FEW_DIMENSIONS = 32

@@ -134,9 +134,8 @@ def test_chunks_change_nothing_but_rounding():
 def test_chunks_are_even_and_keep_the_order():
     pieces = [{"a": np.arange(start, stop)} for start, stop in ((0, 2), (2, 9), (9, 9), (9, 20), (20, 23))]
     chunks = list(ahead(even(iter(pieces), 4)))
-    assert [chunk.num for chunk in chunks] == [4, 4, 4, 4, 4, 3]
-    assert all(chunk.rows["a"].shape == (4,) for chunk in chunks)
-    np.testing.assert_array_equal(np.concatenate([c.rows["a"][: c.num] for c in chunks]), np.arange(23))
+    assert [len(chunk["a"]) for chunk in chunks] == [4, 4, 4, 4, 4, 3]
+    np.testing.assert_array_equal(np.concatenate([chunk["a"] for chunk in chunks]), np.arange(23))
 
 
 class Counted(ArrayRows):
@@ -160,7 +159,7 @@ def test_all_points_share_one_pass_and_programs_are_few():
     traced.clear()
     for num in (2, FEW, 45, 33, 12):
         host(POINTS[:num])
-    assert source.passes == 5 and len(traced) <= 3, traced
+    assert source.passes == 5 and len(traced) <= 6, traced  # of 8, 16 and 32 points, of 16 rows and the last 7
     door = door_of(target)
     source.passes = 0
     door.numbers(POINTS, "test")
@@ -349,7 +348,7 @@ def test_what_is_wrong_is_said(tmp_path):
         by_rows(tmp_path / "nothing")
     broken = X.copy()
     broken[71, 1] = np.nan
-    with pytest.raises(ValueError, match=r"NaN, first among rows 64 to 102: rows\['x'\]\[7,1\] = nan"):
+    with pytest.raises(ValueError, match=r"NaN, first among rows 0 to 102: rows\['x'\]\[71,1\] = nan"):
         by_rows({"x": broken, "y": Y})
     with pytest.raises(TypeError, match="reads its rows on the host, so JAX cannot trace"):
         jax.grad(by_rows(rows).log_density)(jnp.zeros(4))

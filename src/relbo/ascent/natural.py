@@ -32,6 +32,7 @@ from relbo.ascent.base import (
     masked_std_err,
     step_weights,
 )
+from relbo.ascent.turns import Turns, put_back, taken
 from relbo.budgets import FEW
 from relbo.families import Box, LocationScaleParams
 from relbo.mixture import Mixture, Numbers, cropped, num_active, uncropped, weights_of
@@ -87,18 +88,20 @@ class NaturalAscent(AbstractAscent):
 
     def refine(self, key, door, mixture, estimator):
         whole, mixture = mixture, cropped(mixture, slots_for(num_active(mixture), mixture.capacity, door.dim))
-        capacity, dim = mixture.capacity, door.dim
-        num_used, box = num_active(mixture) * self.draws, mixture.family.box
+        turns = Turns.of(mixture.capacity, num_active(mixture), door.dim)
+        box = mixture.family.box
         state = _begin(mixture.params, mixture.log_weights)
-        bank = Bank(key, capacity, self.draws // 2, dim, door.dtype)
-        points = _place(mixture.family.scale, state.params, bank.at(0))
-        window = max(1, min(max(self.window_draws // num_used, WINDOW), self.num_steps // 3))
+        bank = Bank(key, turns.num_moving, self.draws // 2, door.dim, door.dtype)
+        points = _place_some(mixture.family.scale, state.params, bank.at(0), turns.at(0).first, turns.num_moving)
+        seen_each = turns.num_used(0) * self.draws
+        window = turns.rounded(max(1, min(max(self.window_draws // seen_each, WINDOW), self.num_steps // 3)))
         best, best_value, drops = state, -np.inf, 0
-        for step in range(self.num_steps):
-            drawn = Drawn(bank.at(step), door(points, "refinement", num_used, (key, step)))
+        for step in range(self.num_steps * turns.num):
+            drawn = Drawn(bank.at(step), door(points, "refinement", turns.num_used(step) * self.draws, (key, step)))
             rate = np.asarray(self.step_size / (1 + self.decay) ** drops, np.float32)
             pace = _Pace(rate, _bounds(box, door.dtype), np.asarray(step % window == 0), bank.at(step + 1))
-            state, points = _refine_step(mixture.family, estimator, drawn, state, pace)
+            turn = turns.at(step)
+            state, points = _refine_step(mixture.family, estimator, drawn, state, pace, turn)
             if step % window == window - 1:
                 value, std_err = _elbo_of(mixture, state)
                 drops += not value - best_value > std_err
@@ -106,7 +109,7 @@ class NaturalAscent(AbstractAscent):
                     best, best_value = state, value
                 elif value < best_value - 2 * std_err:  # steps too long for the noise lead away: go back
                     state = eqx.tree_at(lambda s: (s.walk, s.log_weights), state, (best.walk, best.log_weights))
-                    points = _place(mixture.family.scale, state.params, bank.at(step + 1))
+                    points = _place_some(mixture.family.scale, state.params, bank.at(step + 1), turn.then, turn.num)
                 if drops > self.num_drops:
                     break
         refined = Mixture(mixture.family, state.walk.base, state.log_weights)
@@ -241,6 +244,11 @@ def _place(scale, params, bank):
     return _points(scale, params, noise_at(bank, params.loc.shape[0]))
 
 
+@compiled
+def _place_some(scale, params, bank, first, num):
+    return _points(scale, taken(params, first, num), noise_at(bank, num))
+
+
 def _points(scale, params, noise) -> Float[Array, "all dim"]:
     moved = jax.vmap(lambda p, each: jax.vmap(lambda e: scale.apply(p, e))(each))(params.scale, noise)
     return (params.loc[:, None] + moved).reshape(-1, noise.shape[-1])
@@ -276,20 +284,24 @@ def _improve_step(aim, drawn, state, pace, iteration):
 
 
 @compiled
-def _refine_step(family, estimator, drawn, state, pace):
-    """Move every component, and the weights, one step on the mixture's ELBO."""
-    seen, walk, num = drawn.seen, state.walk, state.walk.params.loc.shape[0]
-    noise = noise_at(drawn.noise, num)
+def _refine_step(family, estimator, drawn, state, pace, turn):
+    """Move the components whose turn it is, and the weights, one step on the mixture's ELBO."""
+    seen, walk, (first, then, num) = drawn.seen, state.walk, turn
+    noise, moving = noise_at(drawn.noise, num), taken(walk, first, num)
     mixture = Mixture(family, walk.params, state.log_weights)
-    q = mixture.at(_points(family.scale, walk.params, noise))
-    slopes = _inside(family.scale, walk.params, seen.slopes - q.slope, noise)
+    q = mixture.at(_points(family.scale, moving.params, noise))
+    slopes = _inside(family.scale, moving.params, seen.slopes - q.slope, noise)
     values = (seen.values - q.log_q).reshape(noise.shape[:2])
     statistics = _statistics(family, estimator, noise, values, slopes, jnp.ones((), values.dtype))
-    moved = choose(mixture.active, _moved(family, walk, statistics, pace, check_fall=False), walk)
-    log_weights = step_weights(mixture, statistics.value, jnp.minimum(pace.rate, 1.0).astype(values.dtype))
-    num_nan = jnp.sum(jnp.where(mixture.active, statistics.num_nan, 0))
-    tally = state.tally.add(statistics.value, statistics.std_err, num_nan, pace.fresh)
-    return _State(moved, log_weights, tally), _points(family.scale, moved.params, noise_at(pace.ahead, num))
+    active = taken(mixture.active, first, num)
+    moved = choose(active, _moved(family, moving, statistics, pace, check_fall=False), moving)
+    walk = put_back(walk, moved, first)
+    unknown = jnp.full_like(state.log_weights, jnp.nan)  # of the components that stood still
+    value, std_err = (put_back(unknown, part, first) for part in (statistics.value, statistics.std_err))
+    log_weights = step_weights(mixture, value, jnp.minimum(pace.rate, 1.0).astype(values.dtype))
+    tally = state.tally.add(value, std_err, jnp.sum(jnp.where(active, statistics.num_nan, 0)), pace.fresh)
+    points = _points(family.scale, taken(walk.params, then, num), noise_at(pace.ahead, num))
+    return _State(walk, log_weights, tally), points
 
 
 def _moved(family, walk: _Walk, seen: _Statistics, pace: _Pace, check_fall: bool) -> _Walk:

@@ -23,7 +23,7 @@ from jaxtyping import Array, Key, PyTree
 
 from relbo.ascent import AbstractAscent, Aim
 from relbo.boosting.state import State
-from relbo.budgets import FEW, MIN_IMPROVEMENT, budget
+from relbo.budgets import ENOUGH, FEW, MIN_IMPROVEMENT, budget
 from relbo.coordinates.learning import can_learn, covers, is_bent, learn_flow
 from relbo.coordinates.race import Preconditioner, find_map
 from relbo.families import AbstractFamily
@@ -38,11 +38,13 @@ from relbo.oracles.starts import draw_own
 from relbo.records.estimate import Estimate
 from relbo.records.trace import Record
 from relbo.runtime.compiling import compile_seconds, host_split
+from relbo.runtime.threads import on_one_blas_thread
 from relbo.steps import AbstractStep, WeightUpdate
 from relbo.steps.base import weight_problem
 from relbo.targets import AbstractTarget
 
 _ROUGH_DRAWS = 32  # the budget is spent: enough to see that the ELBO is finite, and roughly where
+_NOTHING_LEFT = 0.2 * ENOUGH  # nats: a refinement would gain less than its noise
 _FAR = 20.0  # a duality gap of so many nats means that a far mode was found, and there may be more
 
 
@@ -69,12 +71,13 @@ class Booster(eqx.Module):
     missing: tuple[str, ...] = eqx.field(static=True, default=())
     """Settings that the file from which this was loaded could not hold; they stand at their defaults."""
 
+    @on_one_blas_thread
     def init(self, key: Key[Array, ""], may_learn: bool = False, spent: Counter | None = None) -> tuple[State, Record]:
         """Find the affine map, fit the first component (plain black-box VI), look for modes.
 
         Where that component is far from normal, and coordinates may be learned next, the map alone will do: the first
-        iteration refines it, if it comes to that. `spent`, here and below, are evaluations that were made since the
-        last record: the new one counts them in.
+        iteration refines it, if it comes to that. So it will where there is nothing to refine. `spent`, here and below,
+        are evaluations that were made since the last record: the new one counts them in.
         """
         map_key, first_key, mode_key, measure_key, flow_key = host_split(key, 5)
         door = self.door(identity_map(self.target, self.preconditioner.kind), spent)
@@ -85,7 +88,7 @@ class Booster(eqx.Module):
         if may_learn and can_learn(door):
             mixture = self._alone(door)
             seen = measure_one(measure_key, door, mixture, self.num_measure)
-            if is_bent(seen.spread) and np.isfinite(seen.estimate.value):
+            if np.isfinite(seen.estimate.value) and (is_bent(seen.spread) or 0.5 * seen.spread**2 < _NOTHING_LEFT):
                 return self._begun(door, mixture, self.find_modes(mode_key, door), seen, cost)
         mixture = cost.of(self._first_component(first_key, door))
         modes = self.find_modes(mode_key, door)
@@ -97,6 +100,7 @@ class Booster(eqx.Module):
             )
         return self._begun(door, mixture, modes, seen, cost)
 
+    @on_one_blas_thread
     def rough(self, key: Key[Array, ""], target: Whitened, elbo: Estimate | None) -> tuple[State, Record]:
         """What there is before the first component: a standard member of the family in the best coordinates so far.
 
@@ -116,6 +120,7 @@ class Booster(eqx.Module):
         state = State(door.target, mixture, modes, self.step_rule.init(), seen.estimate, 0, 0)
         return state, self._record(state, seen, cost, kind="first", step_size=1.0)
 
+    @on_one_blas_thread
     def step(
         self, key: Key[Array, ""], state: State, most: int | None = None, spent: Counter | None = None
     ) -> tuple[State, Record]:
@@ -168,6 +173,7 @@ class Booster(eqx.Module):
         """Whether coordinates may be learned: once, and where the target has gradients."""
         return state.target.flow is None and state.other is None and can_learn(self.door(state.target))
 
+    @on_one_blas_thread
     def learn(
         self, key: Key[Array, ""], state: State, behind: float = 0.0, spent: Counter | None = None
     ) -> tuple[State, Record]:
@@ -193,6 +199,7 @@ class Booster(eqx.Module):
         after = State(door.target, mixture, modes, memory, seen.estimate, state.iteration + 1, 0, state)
         return after, self._record(after, seen, cost, kind="flow", step_size=1.0)
 
+    @on_one_blas_thread
     def polish(self, key: Key[Array, ""], state: State) -> tuple[State, Record]:
         """Refinement with falling steps, for the end of a fit; kept only if it improves the mixture."""
         if self.refinement is None:

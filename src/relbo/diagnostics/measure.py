@@ -16,6 +16,7 @@ from relbo.records.estimate import Estimate
 from relbo.records.outcome import Stop
 from relbo.records.trace import Record
 from relbo.runtime.compiling import host_split
+from relbo.runtime.threads import one_blas_thread
 from relbo.targets.stored import StoredTarget
 
 _HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
@@ -62,6 +63,11 @@ def diagnose(posterior: Posterior, num_draws: int = 10_000, seed: int = 0) -> Di
 
 def measure(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
     """Everything that needs the model or a device."""
+    with one_blas_thread(posterior.target.on_host() is None):
+        return _measured(posterior, num_draws, seed)
+
+
+def _measured(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
     mode_key, draw_key, oracle_key, gap_key = host_split(jax.random.fold_in(jax.random.key(seed), 0x5EED), 4)
     modes = new_modes(mode_key, posterior)
     sample = draw(draw_key, posterior, num_draws, num_draws // _HEAVY_SHARE, modes)

@@ -31,7 +31,7 @@ from relbo.model.through_flow import filled, pulled_back, way_of
 from relbo.model.whitening import Whitened
 from relbo.records.estimate import Estimate
 from relbo.records.outcome import Stop
-from relbo.runtime.compiling import compile_options, compiled, full_precision
+from relbo.runtime.compiling import are_many, compile_options, compiled, full_precision
 from relbo.runtime.spreading import everywhere, here, mesh_of, split
 from relbo.targets.minibatch import Anchored
 
@@ -171,7 +171,7 @@ class Door:
             values, _ = self._values_on_host(self._host_for(purpose), self._before_flow(points), len(points))
             return self._whole(values, self._log_dets(points))
         log_p = self.numbers(points[:block], purpose)[0]
-        precise = Precise(self.target) if self.dtype == np.float32 and is_coarse(log_p) else None
+        precise = Precise(self.target, self.at_once is not None) if self.dtype == np.float32 and is_coarse(log_p) else None
         if precise is None or not precise.is_possible(self._before_flow(filled(points[:block], block))):
             rest = [self.numbers(points[block:], purpose)[0]] if len(points) > block else []
             log_p = np.concatenate([log_p, *rest])
@@ -279,7 +279,8 @@ def _program_of(target: Whitened, points_over: Any = None, key: Any = None) -> C
     leaves, structure = jax.tree.flatten(static)
     arrays, shape = jax.tree.flatten(dynamic)  # a call with a list is quicker than with objects that hold arrays
     mesh = points_over or mesh_of(arrays)
-    identity = (key is not None, structure, tuple(leaves), shape, mesh)
+    many = are_many(arrays)
+    identity = (key is not None, structure, tuple(leaves), shape, mesh, many)
     if identity not in _programs:
 
         def evaluate(arrays, key, points):
@@ -287,7 +288,7 @@ def _program_of(target: Whitened, points_over: Any = None, key: Any = None) -> C
             with full_precision():
                 return _evaluate(whole if key is None else whole.subsample(key), points)
 
-        _programs[identity] = jax.jit(evaluate, **compile_options(mesh=mesh))
+        _programs[identity] = jax.jit(evaluate, **compile_options(mesh=mesh, over_data=many))
     program = _programs[identity]
     if mesh is None:
         return partial(program, arrays, key)

@@ -155,9 +155,19 @@ def _different(door: Door, ends: np.ndarray, most: int) -> np.ndarray:
     for end in ranked:
         distances = (np.linalg.norm(places[end] - places[other]) for other in chosen)
         apart = all(distance > _SAME_END * np.sqrt(ends.shape[1]) for distance in distances)
-        if (apart and np.isfinite(values[end]) and len(chosen) < most) or not chosen:
+        may_be = apart and np.isfinite(values[end]) and len(chosen) < most
+        if not chosen or (may_be and not _is_on_the_way(door, places, values, chosen, int(end))):
             chosen.append(int(end))
     return ends[chosen]
+
+
+def _is_on_the_way(door: Door, places: np.ndarray, heights: np.ndarray, modes: list[int], end: int) -> bool:
+    """Whether an end lies on the slope of a mode: a walk in badly scaled coordinates may have given up there.
+
+    Half-way to the mode the target then is above the mean of both; between two modes there is a valley.
+    """
+    middles = door.numbers(0.5 * (places[modes] + places[end]), "walks")[0]
+    return bool(np.any(middles > 0.5 * (heights[modes] + heights[end])))
 
 
 def to_whitened(door: Door, points) -> np.ndarray:

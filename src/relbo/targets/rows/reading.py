@@ -11,32 +11,43 @@ from jaxtyping import PyTree
 from relbo.runtime.compiling import host_random
 from relbo.targets.rows.sources import AbstractRows
 
+_ALIGNED = 16
+"""Rows: of four bytes each, they begin where XLA takes an array without a copy."""
 _PIECES = 16
 """Of a minibatch: neighbours are read together, and are alike where rows are sorted."""
 
 
-class Chunk(NamedTuple):
-    """Rows, of which the first `num` count: the others fill the shape, so that all chunks meet one program."""
+def chunks(source: AbstractRows, size: int) -> Iterator[PyTree[np.ndarray]]:
+    """All rows of a source, `size` at a time: used where they are if that can be, or else read ahead of need."""
+    found = even(source.pieces(size), size)
+    return found if source.in_place else ahead(found)
 
-    rows: PyTree[np.ndarray]
-    num: int
 
-
-def even(pieces: Iterable[PyTree[np.ndarray]], size: int) -> Iterator[Chunk]:
-    """The same rows in the same order, `size` at a time."""
+def even(pieces: Iterable[PyTree[np.ndarray]], size: int) -> Iterator[PyTree[np.ndarray]]:
+    """The same rows in the same order, `size` at a time; those that are left at the end are fewer."""
     waiting, num = [], 0
     for piece in pieces:
         waiting.append(piece)
-        num += len(jax.tree.leaves(piece)[0])
+        num += num_rows(piece)
         if num >= size:
             joined = _joined(waiting)
             whole = num // size * size
-            yield from (Chunk(_part(joined, start, start + size), size) for start in range(0, whole, size))
+            yield from (_part(joined, start, start + size) for start in range(0, whole, size))
             waiting, num = ([_part(joined, whole, num)] if num > whole else []), num - whole
     if num:
-        rows = _joined(waiting)
-        filled = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[:1], size - num, axis=0)]), rows)
-        yield Chunk(filled, num)
+        yield _joined(waiting)
+
+
+def evenly(num: int, most: int) -> int:
+    """The size of chunks of at most `most` rows into which so many fall evenly, or nearly."""
+    if num <= most or most < _ALIGNED:
+        return min(num, most)
+    size = -(-num // -(-num // (most // _ALIGNED * _ALIGNED)))
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def num_rows(rows: PyTree[np.ndarray]) -> int:
+    return len(jax.tree.leaves(rows)[0])
 
 
 def _joined(pieces: list[PyTree[np.ndarray]]) -> PyTree[np.ndarray]:

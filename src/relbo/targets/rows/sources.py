@@ -1,7 +1,8 @@
 """Where rows come from: arrays (in memory, memory-mapped, zarr, HDF5), or an Arrow dataset (Parquet files).
 
-A source reads rows in order, as trees of NumPy arrays that are its reader's own. Nothing else here knows of files. What
-is read from a memory map is given back at once: the pages of a map count as memory of the process that looked at them.
+A source reads rows in order, as trees of NumPy arrays. Nothing else here knows of files. Arrays and memory maps are used
+where they are, without a copy; what was looked at of a map is given back when it is done with: the pages of a map count
+as memory of the process that looked at them.
 """
 
 import abc
@@ -18,6 +19,10 @@ from jaxtyping import PyTree
 from relbo.runtime.require import require
 
 _KINDS = "biuf"
+_WILL_NEED: int | None = getattr(mmap, "MADV_WILLNEED", None)
+_DONE_WITH: int | None = getattr(mmap, "MADV_DONTNEED", None)
+_AROUND = 2**16
+"""Bytes before a page that Linux maps with it, by default, where they are in its cache."""
 
 
 class AbstractRows(abc.ABC):
@@ -28,14 +33,19 @@ class AbstractRows(abc.ABC):
     """Of one row, as it is read."""
     group: int
     """Rows that the store can only read together: 1 for an array, the rows of a chunk or of a row group otherwise."""
+    in_place: bool = False
+    """Whether pieces are where the rows are: to read them ahead would gain nothing."""
 
     @abc.abstractmethod
     def read(self, start: int, stop: int) -> PyTree[np.ndarray]:
-        """Rows `start` to `stop`, along the first axis of every array."""
+        """Rows `start` to `stop`, along the first axis of every array, as arrays of the reader's own."""
 
     @abc.abstractmethod
     def pieces(self, size: int) -> Iterator[PyTree[np.ndarray]]:
         """All rows in order, in pieces of about `size` rows: as many as the store reads well."""
+
+    def release(self, start: int, stop: int) -> None:
+        """These rows of a pass are done with: memory that they take may be given back."""
 
 
 class ArrayRows(AbstractRows):
@@ -54,14 +64,31 @@ class ArrayRows(AbstractRows):
         self.arrays, self.num_rows = arrays, leaves[0][1].shape[0]
         self.row_bytes = sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for _, leaf in leaves)
         self.group = max(_chunk_rows(leaf) for _, leaf in leaves)
+        self.in_place = all(_is_in_place(leaf) for _, leaf in leaves)
 
     def read(self, start, stop):
         return jax.tree.map(lambda leaf: _copied(leaf, start, stop), self.arrays)
 
     def pieces(self, size):
         size = max(self.group, size // self.group * self.group)
-        for start in range(0, self.num_rows, size):
-            yield self.read(start, min(start + size, self.num_rows))
+        try:
+            for start in range(0, self.num_rows, size):
+                stop = min(start + size, self.num_rows)
+                if self.in_place:
+                    self._advise(_WILL_NEED, stop, min(stop + size, self.num_rows))
+                    yield jax.tree.map(lambda leaf: np.asarray(leaf[start:stop]), self.arrays)  # noqa: B023
+                else:
+                    yield self.read(start, stop)
+        finally:
+            self.release(0, self.num_rows)
+
+    def release(self, start, stop):
+        self._advise(_DONE_WITH, start, stop)
+
+    def _advise(self, option: int | None, start: int, stop: int) -> None:
+        if start < stop:
+            for leaf in jax.tree.leaves(self.arrays):
+                _advise(leaf, option, start, stop)
 
     def __getstate__(self):
         """A memory map travels as the place of its file, not as its rows."""
@@ -166,12 +193,34 @@ def _chunk_rows(leaf: Any) -> int:
     return int(chunks[0]) if chunks else 1
 
 
+def _is_in_place(leaf: Any) -> bool:
+    """Whether slices are views, of memory that is there anyway or can be given back."""
+    mapped = _mapping(leaf)
+    return isinstance(leaf, np.ndarray) and (mapped is None or hasattr(mapped[1], "madvise"))
+
+
 def _copied(leaf: Any, start: int, stop: int) -> np.ndarray:
     rows = np.array(leaf[start:stop])
-    mapped = _mapping(leaf)
-    if mapped is not None and hasattr(mapped[1], "madvise"):
-        mapped[1].madvise(mmap.MADV_DONTNEED)  # the system keeps the pages of the file, this process does not
+    _advise(leaf, _DONE_WITH, start, stop)
     return rows
+
+
+def _advise(leaf: Any, option: int | None, start: int, stop: int) -> None:
+    """Tell the system about rows of a memory map: it keeps the pages of the file, this process need not."""
+    mapped = _mapping(leaf)
+    if mapped is None or option is None or not hasattr(mapped[1], "madvise"):
+        return
+    root, pages = mapped
+    together = leaf.strides[0] == leaf[0].nbytes and leaf[0].flags.c_contiguous
+    if not together and option == _WILL_NEED:
+        return
+    begin, end = 0, len(pages)
+    if together:
+        base = root.__array_interface__["data"][0] - root.offset % mmap.ALLOCATIONGRANULARITY
+        first = leaf.__array_interface__["data"][0] - base
+        begin = max(0, first + start * leaf.strides[0] - _AROUND) // mmap.PAGESIZE * mmap.PAGESIZE
+        end = min(end, first + stop * leaf.strides[0])
+    pages.madvise(option, begin, end - begin)
 
 
 def _mapping(leaf: Any) -> tuple[np.memmap, mmap.mmap] | None:

@@ -1,7 +1,6 @@
 r"""`from_rows`: a target whose rows stay where they are, on disk as a rule, and are read chunk by chunk."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -16,17 +15,20 @@ from relbo.runtime.warn import warn
 from relbo.targets.base import AbstractLayoutTarget
 from relbo.targets.layout import Layout, one_point, read_example
 from relbo.targets.rows.checks import check_functions, check_one_by_one, name_nan_rows
-from relbo.targets.rows.reading import Batches
+from relbo.targets.rows.reading import Batches, chunks, even, evenly
 from relbo.targets.rows.sources import AbstractRows, as_rows
 from relbo.targets.rows.sums import MANY, RowModel, Sums
 from relbo.targets.search import NUM_TRIED, Tries, first_usable, jittered, moved, nowhere, problem_at, uniform
 from relbo.targets.starts import starting_points
 
-_IN_CACHE = 2**18
-"""Numbers that the rows of a chunk times the points of a block have: temporaries stay in the cache."""
+_IN_CACHE = 2**19
+"""Numbers that the rows of a chunk times the points of a block have: temporaries stay in the cache, and for a quarter as
+many points a chunk is still worth the calls that it costs."""
 _CHUNK_BYTES = 2**25  # 32 MB: a read that long pays for its seek, and four fit anywhere
 _COPIES = 4
 """Of a chunk: one is being read, one is ready, one is on the device, and one was."""
+_IN_PLACE = 2
+"""And of one that is used where it is: only its predecessor may still be in use."""
 
 
 class RowsTarget(AbstractLayoutTarget):
@@ -71,14 +73,15 @@ class RowsTarget(AbstractLayoutTarget):
 
     def on_host(self, batch=None, between=None):
         if batch is None or self.batches is None:
-            return Sums(self.model, self._all_rows, self.rows_at_once, 1.0, between)
+            return Sums(self.model, self._all_rows, 1.0, between, self.source.release)
         rows, scale = self.batches.at(*batch)
         num = len(jax.tree.leaves(rows)[0])
         most = self.batches.piece * self.batches.num_chosen  # one piece may be short: the shape is the same
-        return Sums(self.model, lambda: iter((rows,)), min(max(num, most), self.rows_at_once), scale, between)
+        size = min(max(num, most), self.rows_at_once)
+        return Sums(self.model, lambda: even([rows], size), scale, between)
 
     def _all_rows(self) -> Iterator[PyTree]:
-        return self.source.pieces(self.rows_at_once)
+        return chunks(self.source, self.rows_at_once)
 
     @property
     def subsamples(self) -> bool:
@@ -91,10 +94,11 @@ class RowsTarget(AbstractLayoutTarget):
     def within(self, max_memory: int) -> "RowsTarget":
         """The same target with chunks for so much memory: half of it is for rows and what is computed from them."""
         few, more = (
-            temporary_bytes(partial(_evaluated, self.model), *self._shapes(self.source.read(0, 1), num))
+            temporary_bytes(self.model.likelihoods, *self._shapes(self.source.read(0, 1), num), over_data=True)
             for num in (64, 256)
         )
-        each = max(0, more - few) / (256 - 64) + _COPIES * self.source.row_bytes
+        copies = _IN_PLACE if self.source.in_place else _COPIES
+        each = max(0, more - few) / (256 - 64) + copies * self.source.row_bytes
         fitting = int(max_memory / 2 / each)
         needed = 2 * each * max(1, self.source.group)
         if needed > max_memory:
@@ -103,18 +107,13 @@ class RowsTarget(AbstractLayoutTarget):
                 f"max_memory is {max_memory / 1e6:.3g} MB, and the data come in {what} need about {needed / 1e6:.3g} "
                 "MB. Give more, or write the data in smaller chunks or row groups."
             )
-        rows = min(self.rows_at_once, 2 ** int(np.log2(fitting)))
+        rows = min(self.rows_at_once, evenly(self.source.num_rows, fitting))
         return RowsTarget(self.model, self.source, self.initial, rows, self.batches)
 
     def _shapes(self, example: PyTree, num: int):
-        block = self.model.block(MANY)
+        block = self.model.blocks(MANY)[0]
         rows = jax.tree.map(lambda leaf: jnp.zeros((num, *leaf.shape[1:]), leaf.dtype), example)
         return jnp.zeros((block, self.dim), self.dtype), rows
-
-
-def _evaluated(model: RowModel, points, rows):
-    num = jax.tree.leaves(rows)[0].shape[0]
-    return jax.vmap(jax.value_and_grad(lambda z: model.likelihood(z, rows, num)))(points)
 
 
 def from_rows(
@@ -168,9 +167,9 @@ def from_rows(
     model = RowModel(log_prior, log_likelihood, layout)
     check_functions(model, source.read(0, 1))
     batches = None if batch_size is None else Batches(source, whole_number("batch_size", batch_size, 1))
-    fitting = min(_IN_CACHE // model.block(MANY), max(1, _CHUNK_BYTES // max(1, source.row_bytes)))
-    rows_at_once = 2 ** int(np.log2(min(fitting, max(source.num_rows, 1)) or 1))
-    target = RowsTarget(model, source, starting_points(layout, leaves, init), rows_at_once, batches)
+    fitting = min(_IN_CACHE // model.blocks(MANY)[0], max(1, _CHUNK_BYTES // max(1, source.row_bytes)))
+    at_once = evenly(source.num_rows, fitting)
+    target = RowsTarget(model, source, starting_points(layout, leaves, init), at_once, batches)
     check_one_by_one(model, source.read(0, min(8, source.num_rows)), np.asarray(target.initial)[0])
     return _checked_start(target)
 
