@@ -35,7 +35,7 @@ def figure(
     top, bottom = drawn.subfigures(2, 1, height_ratios=(1.5, 1))
     axes = top.subplots(1, 3)
     noise = NOISES[0]
-    for letter, one, matrix in zip("ab", axes, (matrices[-1], matrices[0]), strict=True):
+    for letter, one, matrix in zip("ab", axes, (matrices[-1], matrices[0]), strict=False):  # c is another
         _draw_ranks(one, rows, matrix, noise, paper, reference.get((matrix.name, noise), {}))
         tidy(one, letter, f"{matrix.name}\nnoise {noise}")
     _draw_iterations(axes[2], rows, paper)

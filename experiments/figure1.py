@@ -109,16 +109,16 @@ def seconds_table(results: list[dict]) -> Table:
     rows = []
     for system, label in LABELS.items():
         found, warm = of(results, system), _warm_seconds(results, system)
-        low, middle, high = np.quantile(warm, [0.25, 0.5, 0.75])
-        evaluations = np.median(np.concatenate([result["evaluations"][_WARM:] for result in found]))
+        evaluations = [number for result in found for number in result["evaluations"][_WARM:]]
+        pace = "{:.1f} ({:.1f} to {:.1f})".format(*1e3 * np.quantile(warm, [0.5, 0.25, 0.75])) if len(warm) else "-"
         rows.append(
             [
                 label,
                 found[0]["total_seconds"],
                 found[0]["cpu_seconds"],
                 float(np.median([result["total_seconds"] for result in found[1:] or found])),
-                f"{1e3 * middle:.1f} ({1e3 * low:.1f} to {1e3 * high:.1f})",
-                int(evaluations),
+                pace,
+                int(np.median(evaluations)) if evaluations else "-",
             ]
         )
     columns = [

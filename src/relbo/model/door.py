@@ -171,7 +171,8 @@ class Door:
             values, _ = self._values_on_host(self._host_for(purpose), self._before_flow(points), len(points))
             return self._whole(values, self._log_dets(points))
         log_p = self.numbers(points[:block], purpose)[0]
-        precise = Precise(self.target, self.at_once is not None) if self.dtype == np.float32 and is_coarse(log_p) else None
+        coarse = self.dtype == np.float32 and is_coarse(log_p)
+        precise = Precise(self.target, self.at_once is not None) if coarse else None
         if precise is None or not precise.is_possible(self._before_flow(filled(points[:block], block))):
             rest = [self.numbers(points[block:], purpose)[0]] if len(points) > block else []
             log_p = np.concatenate([log_p, *rest])

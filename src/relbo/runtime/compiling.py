@@ -34,8 +34,8 @@ def compiled(function: F, *, runs_once: bool = False, runs_often: bool = False, 
     On small problems compiling is most of what a user waits for. On the CPU, LLVM's first optimisation level compiles
     our programs in half the time of the default and runs them as fast (XLA calls libraries for what is heavy), and
     XLA's older code generator takes half of that again, for code as fast; but not where it loops over many rows of data
-    (`over_data`). Programs of small arguments, and those that run once in a fit, are not optimised at all: that is three
-    times as fast to compile, and what they lose is less, unless a fit runs them thousands of times.
+    (`over_data`). Programs of small arguments, and those that run once in a fit, are not optimised at all: that is
+    three times as fast to compile, and what they lose is less, unless a fit runs them thousands of times.
 
     It does what `equinox.filter_jit` does, by hand because a fit calls small programs tens of thousands of times: here
     a call costs 20 microseconds, there 110. The device, and the size of the arguments, are looked up at the first call.
