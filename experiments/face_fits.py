@@ -12,6 +12,7 @@ import numpy as np
 import optax
 
 import relbo
+from experiments.coordinate_ascent import coordinate_ascent
 from experiments.factorization import Task, drawn_mse, scores, train_log_lik
 from experiments.runs import timed_fit
 
@@ -85,6 +86,12 @@ def default(task: Task, budget: Budget) -> dict[str, Any]:
     found, seconds = timed_fit(task.target, seed=task.seed, max_components=budget.default_components)
     gc.collect()
     return {"rows": [_row(task, DEFAULT, found, seconds)]}
+
+
+def ascended(task: Task, budget: Budget) -> dict[str, Any]:
+    """Coordinate ascent, which has no budget."""
+    del budget
+    return coordinate_ascent(task)
 
 
 def _row(task: Task, system: str, posterior: relbo.Posterior, seconds: float) -> dict[str, Any]:

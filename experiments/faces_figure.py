@@ -28,7 +28,7 @@ def figure(
     factors: dict[tuple[str, str], dict[str, Any]],
     matrices: Sequence[Matrix],
     paper: dict[str, dict[int, float]],
-    reference: dict[tuple[str, str], dict[int, float]],
+    reference: str,
 ) -> Figure:
     """Top: held-out errors in both scalings, and by iteration. Bottom: the factors of BBVI."""
     drawn = Figure(figsize=(13, 6.4), layout="constrained")
@@ -36,7 +36,7 @@ def figure(
     axes = top.subplots(1, 3)
     noise = NOISES[0]
     for letter, one, matrix in zip("ab", axes, (matrices[-1], matrices[0]), strict=False):  # c is another
-        _draw_ranks(one, rows, matrix, noise, paper, reference.get((matrix.name, noise), {}))
+        _draw_ranks(one, rows, matrix, noise, paper, reference)
         tidy(one, letter, f"{matrix.name}\nnoise {noise}")
     _draw_iterations(axes[2], rows, paper)
     tidy(axes[2], "c", f"the authors' program, every seed\nrank 3, noise {noise}")
@@ -57,8 +57,9 @@ def _draw_ranks(axes, rows, matrix: Matrix, noise: str, paper, reference) -> Non
         label = f"the paper: {'BBVI' if system == BBVI else 'boosted'}"
         style = {"color": COLOURS["paper"], "markerfacecolor": "white", "linestyle": "--", "linewidth": 1}
         axes.plot(list(of_rank), list(of_rank.values()), marker="o" if system == BBVI else "s", label=label, **style)
-    if reference:
-        axes.plot(list(reference), list(reference.values()), "k:", label="coordinate-ascent VB")
+    best = {r["rank"]: r["test_mse"] for r in rows if (r["data"], r["system"]) == (matrix.name, reference)}
+    if best:
+        axes.plot(list(best), list(best.values()), "k:x", label=reference, markersize=4)
     axes.set(xlabel="rank", ylabel="held-out MSE", xticks=sorted({row["rank"] for row in rows}))
     axes.set_ylim(0, 1.6 * axes.get_ylim()[1])
     axes.legend(fontsize=7, frameon=False, ncols=2, loc="upper center")

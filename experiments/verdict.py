@@ -249,7 +249,7 @@ def _explained(raw: Raw) -> list[Verdict]:
     return [
         Verdict(
             f"The gain with the authors' steps: {_AUTHORS.first_steps} of one draw, for BBVI as for every component",
-            "+0.013",
+            f"+{explanations.PAPER_GAIN}",
             ", ".join(f"{name}: {difference(one)}" for name, one in gains.items()) + more,
             _yes(better) if better or not few else "not beyond error",
             f"with {_AUTHORS.first_steps} steps BBVI varies too much between seeds to tell; with {_FEW.first_steps} it "
@@ -260,7 +260,7 @@ def _explained(raw: Raw) -> list[Verdict]:
         ),
         Verdict(
             "The stability with the authors' steps",
-            "deviation 0.012 to 0.005",
+            "deviation {} to {}".format(*explanations.PAPER_SPREADS),
             ", ".join(f"{name}: {first:.2g} to {last:.2g}" for name, (first, last) in spreads.items()),
             _yes(steadier),
             f"one component of {_AUTHORS.first_steps} noisy steps varies, an average over many does not",

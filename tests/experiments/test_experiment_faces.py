@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 import relbo
+from experiments.coordinate_ascent import coordinate_ascent
 from experiments.factorization import NOISES, Matrix, Task, drawn_mse, scores, train_log_lik
 
 SMALL = Matrix("small", np.random.default_rng(3).random((7, 11)).astype(np.float32))
@@ -76,3 +77,13 @@ def test_the_authors_program_begins_near_zero():
     start = Task(SMALL, 2, NOISES[0], 0, small_start=True).target.initial[0]
     bound = np.repeat([np.sqrt(6 / (2 + 7)), np.sqrt(6 / (2 + 11))], [14, 22])
     assert np.all(np.abs(start) <= bound) and np.abs(start / bound).max() > 0.8
+
+
+def test_coordinate_ascent_finds_a_matrix_of_low_rank():
+    """The noise of the model is 1, so that the entries must be larger for the prior not to matter."""
+    rng = np.random.default_rng(5)
+    entries = (8 * rng.normal(size=(40, 2)) @ rng.normal(size=(2, 60))).astype(np.float32)
+    row = coordinate_ascent(Task(Matrix("low rank", entries), 2, NOISES[0], 0))["rows"][0]
+    assert row["test_mse"] < 0.05 * entries.var()
+    nothing = coordinate_ascent(Task(Matrix("noise", 1e-3 * entries), 2, NOISES[0], 0))["rows"][0]
+    np.testing.assert_allclose(nothing["test_mse"], np.mean((1e-3 * entries) ** 2), rtol=0.2)  # the prior wins

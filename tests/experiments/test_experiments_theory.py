@@ -231,7 +231,12 @@ def test_symmetric_modes_hold_the_relbo_in_the_middle_and_not_the_finite_step():
 
 
 def test_warm_seconds_leave_out_what_compiles_and_what_polishes():
-    result = {"system": "fixed", "change": "", "seconds": [9.0, 8.0, 0.1, 0.2, 5.0], "kind": ["first", "a", "a", "a", "polish"]}
+    result = {
+        "system": "fixed",
+        "change": "",
+        "seconds": [9.0, 8.0, 0.1, 0.2, 5.0],
+        "kind": ["first", "a", "a", "a", "polish"],
+    }
     np.testing.assert_array_equal(figure1._warm_seconds([result], "fixed"), [0.1, 0.2])
 
 
