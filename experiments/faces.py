@@ -210,8 +210,8 @@ def _remarks(rows: Sequence[Row], budget: Budget) -> list[str]:
         )
     for row in _of(rows, system=DEFAULT):
         told.append(
-            f"{row['data']}, rank {row['rank']}: relbo's default with at most {budget.default_components} component has "
-            f"{row['test_mse']:.4f} in {row['cpu_seconds']:.0f} CPU s."
+            f"{row['data']}, rank {row['rank']}: relbo's default with at most {budget.default_components} component "
+            f"has {row['test_mse']:.4f} in {row['cpu_seconds']:.0f} CPU s."
         )
     missing = [system for system in SYSTEMS if not _of(rows, system=system)]
     if missing:
