@@ -1,8 +1,8 @@
 """Where rows come from: arrays (in memory, memory-mapped, zarr, HDF5), or an Arrow dataset (Parquet files).
 
-A source reads rows in order, as trees of NumPy arrays. Nothing else here knows of files. Arrays and memory maps are used
-where they are, without a copy; what was looked at of a map is given back when it is done with: the pages of a map count
-as memory of the process that looked at them.
+A source reads rows in order, as trees of NumPy arrays. Nothing else here knows of files. Arrays and memory maps are
+used where they are, without a copy; what was looked at of a map is given back when it is done with: the pages of a map
+count as memory of the process that looked at them.
 """
 
 import abc
@@ -45,7 +45,8 @@ class AbstractRows(abc.ABC):
         """All rows in order, in pieces of about `size` rows: as many as the store reads well."""
 
     def release(self, start: int, stop: int) -> None:
-        """These rows of a pass are done with: memory that they take may be given back."""
+        """These rows of a pass are done with: memory that they take may be given back, where there is any to give."""
+        del start, stop
 
 
 class ArrayRows(AbstractRows):

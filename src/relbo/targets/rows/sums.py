@@ -2,9 +2,10 @@ r"""A log density that is a sum over rows, evaluated chunk by chunk: all points 
 
 $$\log p(z) = \log \pi(T(z)) + \log |\det J_T(z)| + \sum_i \ell(T(z), \text{row}_i)$$
 
-One pass over the rows serves any number of points, which go in blocks of few shapes against chunks of one shape, so that
-few programs are compiled (for 8, 16 and 32 points; and for the last chunk, where it is shorter). Within a chunk sums are those of the device; chunks are added
-on the host in double precision, in the order of the rows: their size changes the result by rounding alone.
+One pass over the rows serves any number of points, which go in blocks of few shapes against chunks of one shape, so
+that few programs are compiled (for 8, 16 and 32 points; and for the last chunk, where it is shorter). Within a chunk
+sums are those of the device; chunks are added on the host in double precision, in the order of the rows: their size
+changes the result by rounding alone.
 """
 
 import math

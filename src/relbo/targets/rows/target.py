@@ -22,7 +22,7 @@ from relbo.targets.search import NUM_TRIED, Tries, first_usable, jittered, moved
 from relbo.targets.starts import starting_points
 
 _IN_CACHE = 2**19
-"""Numbers that the rows of a chunk times the points of a block have: temporaries stay in the cache, and for a quarter as
+"""Numbers that the rows of a chunk times the points of a block have: temporaries stay in the cache, and for a fourth as
 many points a chunk is still worth the calls that it costs."""
 _CHUNK_BYTES = 2**25  # 32 MB: a read that long pays for its seek, and four fit anywhere
 _COPIES = 4
