@@ -11,10 +11,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.scipy.special import logsumexp
 
 import relbo
+from experiments import edward
 from experiments.correcting import ByQuadrature, ShortSearch, corrected
 
 PAPER = ("fixed", "line_search", "fully_corrective")
@@ -87,15 +87,13 @@ def changed(spec: tuple, system: str, change: str) -> dict[str, Any]:
     if change == KEPT:
         return settings | {"step": dataclasses.replace(settings["step"], drop=0.0)}
     if change == SCRIPT:
-        oracle = relbo.GradientOracle(_EDWARD, 1000, num_draws=500, num_restarts=1, starts=settings["oracle"].starts)
+        oracle = relbo.GradientOracle(
+            edward.ADAM, 1000, num_draws=500, num_restarts=1, starts=settings["oracle"].starts
+        )
         step = ShortSearch() if system == "line_search" else settings["step"]
         return settings | {"oracle": oracle, "step": step}
     objectives = {FINITE: "finite_step", GROWING: relbo.RELBO(growing)}
     return settings | ({"objective": objectives[change]} if change in objectives else {})
-
-
-_EDWARD = optax.adam(optax.exponential_decay(0.1, 100, 0.9, staircase=True))
-"""Edward's default. One object, since another would be compiled anew."""
 
 
 def growing(iteration):

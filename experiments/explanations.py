@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import data
+from experiments.edward import last_rate
 from experiments.explaining import CHANGES, QUICK, Size, explained
 from experiments.palette import COLOURS, tidy
 from experiments.report import Options, Report, Table, difference, mean_of
@@ -26,8 +27,6 @@ CHOICES = {
 _AUTHORS = CHANGES["authors' steps"].label
 _FEW = CHANGES["few steps"].label
 _STEPS = CHANGES["authors' steps"].first_steps
-_LAST_RATE = 0.1 * 0.9 ** ((_STEPS - 1) // 100)
-"""Of Edward's Adam, in its last step."""
 PAPER_GAIN, PAPER_SPREADS = 0.013, (0.012, 0.005)
 """Of Table 1, Laplace: the difference in AUROC, and the deviations over seeds of BBVI and of boosting."""
 
@@ -179,7 +178,8 @@ def remarks(results: Sequence[Row]) -> list[str]:
         "took no part in that.",
         "What the authors' code does, and the paper does not say: BBVI, the baseline, is the loop stopped after its "
         f"first component, so it has the same {_STEPS} Adam steps of one draw as every component, with a learning rate "
-        f"that is still {_LAST_RATE:.2f} at the end; it was run with other seeds than boosting; AUROC is that of the "
+        f"that is still {last_rate(_STEPS):.2f} at the end; it was run with other seeds than boosting; AUROC is that "
+        f"of the "
         f"mean logits of 50 "
         "draws; and the script that makes the tables lists iterations sorted by their mean over the seeds.",
     ]

@@ -13,6 +13,7 @@ import optax
 
 import relbo
 from experiments.coordinate_ascent import coordinate_ascent
+from experiments.edward import ADAM
 from experiments.factorization import Task, drawn_mse, scores, train_log_lik
 from experiments.runs import timed_fit
 
@@ -40,11 +41,11 @@ QUICK = Budget(300, 2, 100, 3, 1)
 def _oracle(num_steps: int, edward: bool = False):
     """The paper's, with one draw a step; one object for all fits, since another optimiser would be compiled anew.
 
-    A component that converges has a shorter memory of Adam's, because the first gradients are huge; Edward's optimiser,
-    which the authors' code uses, is Adam with 0.1 times 0.9 to the number of hundreds of steps, begun near zero.
+    A component that converges has a shorter memory of Adam's, because the first gradients are huge; the authors'
+    program begins near zero.
     """
     if edward:
-        optimizer = optax.adam(optax.exponential_decay(0.1, 100, 0.9, staircase=True))
+        optimizer = ADAM
         starts = relbo.Starts(num_residual=0, num_modes=0, num_initial=1)
     else:
         optimizer = optax.adam(optax.cosine_decay_schedule(0.1, num_steps, alpha=0.01), b2=0.99)
