@@ -106,9 +106,8 @@ def why(results: list[dict]) -> list[str]:
             f"at {shown(quadrature['line_search'])}; with 1,000 draws, but no component dropped, full correction at "
             f"{shown(whole)}. "
             + (
-                "So the draws decide which components stay: of two that are nearly alike the one that looks better on "
-                "this iteration's draws gets the weight, the other is dropped, and is missed later. Full correction is "
-                "the best of the three rules where it sees the KL itself."
+                "So the weights that one iteration's draws decide on are right enough; what they drop is missed later. "
+                "Where it sees the KL itself full correction is the best of the three rules."
                 if max(np.mean(without), np.mean(whole)) < np.mean(plain["line_search"])
                 and np.mean(without) < np.mean(quadrature["line_search"])
                 else ""
