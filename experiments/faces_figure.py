@@ -31,13 +31,14 @@ def figure(
     reference: str,
 ) -> Figure:
     """Top: held-out errors in both scalings, and by iteration. Bottom: the factors of BBVI."""
-    drawn = Figure(figsize=(13, 6.4), layout="constrained")
-    top, bottom = drawn.subfigures(2, 1, height_ratios=(1.5, 1))
-    axes = top.subplots(1, 3)
-    noise = NOISES[0]
+    drawn = Figure(figsize=(13, 7), layout="constrained")
+    top, bottom = drawn.subfigures(2, 1, height_ratios=(1.9, 1))
+    axes, noise = top.subplots(1, 3), NOISES[0]
     for letter, one, matrix in zip("ab", axes, (matrices[-1], matrices[0]), strict=False):  # c is another
         _draw_ranks(one, rows, matrix, noise, paper, reference)
         tidy(one, letter, f"{matrix.name}\nnoise {noise}")
+    found = dict(zip(*reversed(axes[0].get_legend_handles_labels()), strict=True))
+    axes[1].legend(found.values(), found.keys(), loc=(0.28, 0.4), fontsize=8, frameon=False, title="a, b")
     _draw_iterations(axes[2], rows, paper)
     tidy(axes[2], "c", f"the authors' program, every seed\nrank 3, noise {noise}")
     _draw_factors(bottom, factors)
@@ -60,9 +61,16 @@ def _draw_ranks(axes, rows, matrix: Matrix, noise: str, paper, reference) -> Non
     best = {r["rank"]: r["test_mse"] for r in rows if (r["data"], r["system"]) == (matrix.name, reference)}
     if best:
         axes.plot(list(best), list(best.values()), "k:x", label=reference, markersize=4)
-    axes.set(xlabel="rank", ylabel="held-out MSE", xticks=sorted({row["rank"] for row in rows}))
-    axes.set_ylim(0, 1.6 * axes.get_ylim()[1])
-    axes.legend(fontsize=7, frameon=False, ncols=2, loc="upper center")
+    axes.set(xlabel="rank", ylabel="held-out MSE", xticks=sorted({row["rank"] for row in rows}), yscale="log")
+    _ticks(axes)
+
+
+def _ticks(axes) -> None:
+    """Few, and as numbers."""
+    low, high = axes.get_ylim()
+    shown = [tick for tick in (0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5) if low <= tick <= high]
+    axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
+    axes.minorticks_off()
 
 
 def _draw_iterations(axes, rows, paper) -> None:
@@ -74,15 +82,11 @@ def _draw_iterations(axes, rows, paper) -> None:
         axes.plot(row["mse_by_iteration"], "o-", color=colour, markersize=3, linewidth=1, label=label)
     for system, of_rank in paper.items():
         axes.axhline(of_rank[3], color=COLOURS["paper"], linestyle="--", linewidth=1)
-        axes.text(
-            0,
-            of_rank[3],
-            f" the paper: {'BBVI' if system == BBVI else 'boosted'}",
-            color=COLOURS["paper"],
-            fontsize=7.5,
-            va="bottom",
-        )
-    axes.set(xlabel="iteration (0: the authors' BBVI)", ylabel="held-out MSE", ylim=(0, None))
+        label = f"the paper: {'BBVI' if system == BBVI else 'boosted'}"
+        side = "bottom" if system == BBVI else "top"
+        axes.text(7, of_rank[3], label, color=COLOURS["paper"], fontsize=7.5, va=side, ha="right")
+    axes.set(xlabel="iteration (0: the authors' BBVI)", ylabel="held-out MSE", yscale="log")
+    _ticks(axes)
     axes.legend(fontsize=7, frameon=False)
 
 
