@@ -1,6 +1,6 @@
 """`python -m experiments.page [--mixed] [--render]`: README.md from what is said and from the results.
 
-With `--render`, tables and figures of the regressions and of the explanations are made anew from the raw results first.
+With `--render`, tables and figures are made anew first, where the raw results hold all that they show.
 
 Results of several versions of the engine are not put on one page, unless `--mixed` is given; the page then says which
 experiment was made by which.

@@ -144,8 +144,11 @@ def picture(results, truth, log_z) -> Figure:
     left.set_yticks(
         range(len(names)), [f"{name}\n{FAMILIES.get(name, 'mean-field normal')}" for name in names], fontsize=7.5
     )
+    largest = max(float(divergences(results, name, log_z).max()) for name in names)
     left.set(
-        xscale="log", xlabel="KL to the posterior, nats (every seed; the label is their mean)", xlim=(0.8 * LEAST, 2)
+        xscale="log",
+        xlabel="KL to the posterior, nats (every seed; the label is their mean)",
+        xlim=(0.8 * LEAST, max(2.0, 4 * largest)),
     )
     own = 1 / np.sqrt(truth["smallest_ess"])
     right.axvline(own, color="grey", linewidth=0.8)

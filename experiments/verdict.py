@@ -318,7 +318,7 @@ def _faces(raw: Raw) -> list[Verdict]:
             _yes(all(better.values()) and not beaten, any(better.values())),
             ("in one of the two scalings; " if sum(better.values()) == 1 else "")
             + f"{settings['few_steps']} steps do not converge"
-            + (", and more of them for one component do better than any boosting" if beaten else ""),
+            + (", and one component with more of them does better than the mixture" if beaten else ""),
             "faces",
         )
     ]
