@@ -149,6 +149,7 @@ def figure(results: Sequence[Row]) -> Figure:
     left.set_yticks(range(len(found)), [f"{said(change)}\n{name}" for name, change in found], fontsize=7)
     left.set_ylim(len(found) - 0.4, -0.6)
     left.set_xlabel("test AUROC less that of the first component")
+    left.locator_params(axis="x", nbins=6)
     drawn.legend(*left.get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=2, frameon=False)
     tidy(left, "a", "what one change does to the gain")
     _draw_iterations(right, found)
