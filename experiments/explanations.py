@@ -234,7 +234,7 @@ def _conclusion(found: dict[tuple[str, str], list[Row]]) -> list[str]:
             f"the "
             "paper's does, and the mixture far less, on every data set tried: an average over components that have not "
             "converged would account for the stability in Tables 1 and 2. "
-            if steadier and all(_is_steadier(rows) for (_, change), rows in found.items() if change == _AUTHORS)
+            if steadier and all(_is_as_said(rows) for (_, change), rows in found.items() if change == _AUTHORS)
             else ""
         )
         + _few_sentence(found)
@@ -251,6 +251,11 @@ def _conclusion(found: dict[tuple[str, str], list[Row]]) -> list[str]:
 def _is_steadier(rows: Sequence[Row]) -> bool:
     first, last = spreads(rows, "authors_auroc")
     return last < first
+
+
+def _is_as_said(rows: Sequence[Row]) -> bool:
+    """BBVI varies at least as much as the paper's, the mixture less."""
+    return _is_steadier(rows) and spreads(rows, "authors_auroc")[0] >= PAPER_SPREADS[0]
 
 
 def _few_sentence(found: dict[tuple[str, str], list[Row]]) -> str:
