@@ -33,7 +33,7 @@ class Budget:
     """What every system may spend, and on how many draws it is measured."""
 
     iterations: int = 8
-    first_steps: int = 3000
+    first_steps: int = 8000
     num_steps: int = 500
     num_draws: int = 4
     elbo_draws: int = 2000

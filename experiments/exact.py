@@ -1,5 +1,6 @@
 """Whole fits in one and two dimensions, where the KL of every iterate is known by quadrature."""
 
+import dataclasses
 import itertools
 import math
 import time
@@ -13,13 +14,15 @@ import numpy as np
 from jax.scipy.special import logsumexp
 
 import relbo
+from experiments import edward
+from experiments.correcting import ByQuadrature, ShortSearch, corrected
 
-STEPS = {
-    "fixed": relbo.Fixed(),
-    "line_search": relbo.LineSearch(num_draws=1000),
-    "fully_corrective": relbo.FullyCorrective(num_draws=1000),
-}
-"""The paper's three rules, with as many draws a component as the authors' code takes."""
+PAPER = ("fixed", "line_search", "fully_corrective")
+"""The paper's three variants, as `relbo.paper` has them."""
+QUADRATURE, KEPT, FINITE = "by quadrature", "none dropped", "finite step"
+SCRIPT, GROWING = "the authors' script", "lambda = t"
+"""What may be changed of a variant: weights without draws; components without a weight are kept; the objective; draws,
+steps and line search of the authors' two-mode script; and lambda as the README of their code has it for this figure."""
 _HALF_WIDTH = 8.5  # deviations; a normal has 2e-17 outside
 _PLACES = {1: 1201, 2: 61}
 
@@ -32,23 +35,26 @@ def normal_mixture(weights: Sequence[float], locations: Sequence, scales: Sequen
     return relbo.from_log_density(_log_mixture, jnp.zeros(locations.shape[1]), args=args)
 
 
-def fitted(spec: tuple, system: str, seed: int, num_iterations: int, axis: np.ndarray | None = None) -> dict[str, Any]:
+def fitted(
+    spec: tuple, system: str, seed: int, num_iterations: int, axis: np.ndarray | None = None, change: str = ""
+) -> dict[str, Any]:
     """One whole fit of a mixture of normals: the exact KL of every iterate, and what the fit itself recorded of it.
 
     `system` is a variant of the paper, which takes `num_iterations` after the first component, or "default", which
-    stops by itself. With an `axis` the first and the last density there are handed over, too.
+    stops by itself. With an `axis` the first and the last density there are handed over, too, and in one dimension of a
+    variant the least KL that other weights of the last iterate's components have. `change` is what differs.
     """
     target, iterates = normal_mixture(*spec), []
-    settings: dict[str, Any] = {"max_components": num_iterations + 1}
+    settings = {"max_components": num_iterations + 1}
     if system != "default":
-        limits = {"stop": relbo.MaxIterations(num_iterations), "step": STEPS[system]}
-        settings = relbo.paper(system) | settings | limits
+        settings |= changed(spec, system, change) | {"stop": relbo.MaxIterations(num_iterations)} | settings
     begun, cpu_begun = time.perf_counter(), time.process_time()
     relbo.fit(target, seed=seed, callback=iterates.append, progress_bar=False, **settings)
     seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
     records = [one.trace[-1] for one in iterates]
     found = {
         "system": system,
+        "change": change,
         "seed": seed,
         "kl": [kl(one.mixture, one.whitened) for one in iterates],
         "kind": [record.kind for record in records],
@@ -68,7 +74,35 @@ def fitted(spec: tuple, system: str, seed: int, num_iterations: int, axis: np.nd
             "first_density": np.exp(iterates[0].log_prob(points)),
             "density": np.exp(iterates[-1].log_prob(points)),
         }
+        if system != "default":
+            found["corrected_kl"], found["corrected_gap"] = corrected(spec, iterates[-1].mixture)
     return found
+
+
+def changed(spec: tuple, system: str, change: str) -> dict[str, Any]:
+    """A variant of the paper with one thing changed."""
+    settings = relbo.paper(system)
+    if change == QUADRATURE and system != "fixed":
+        return settings | {"step": ByQuadrature(_hashable(spec), system == "fully_corrective")}
+    if change == KEPT:
+        return settings | {"step": dataclasses.replace(settings["step"], drop=0.0)}
+    if change == SCRIPT:
+        oracle = relbo.GradientOracle(
+            edward.ADAM, 1000, num_draws=500, num_restarts=1, starts=settings["oracle"].starts
+        )
+        step = ShortSearch() if system == "line_search" else settings["step"]
+        return settings | {"oracle": oracle, "step": step}
+    objectives = {FINITE: "finite_step", GROWING: relbo.RELBO(growing)}
+    return settings | ({"objective": objectives[change]} if change in objectives else {})
+
+
+def growing(iteration):
+    """lambda = t."""
+    return 1.0 * iteration
+
+
+def _hashable(spec) -> tuple:
+    return tuple(_hashable(one) for one in spec) if isinstance(spec, list | tuple) else spec
 
 
 def paced(spec: tuple, variants: Sequence[str], num_iterations: int, num_rounds: int) -> dict[str, Any]:
@@ -77,10 +111,11 @@ def paced(spec: tuple, variants: Sequence[str], num_iterations: int, num_rounds:
     settings = relbo.paper("fixed") | {"max_components": num_iterations + 1}
     relbo.fit(target, seed=0, callback=iterates.append, progress_bar=False, **settings)
     state = iterates[-1].state
-    only = {name: relbo.paper(name) | {"step": STEPS[name]} for name in variants}
     boosters = {
-        name: relbo.make_booster(target, **{k: v for k, v in one.items() if k not in ("stop", "max_components")})
-        for name, one in only.items()
+        name: relbo.make_booster(
+            target, **{k: v for k, v in relbo.paper(name).items() if k not in ("stop", "max_components")}
+        )
+        for name in variants
     }
     rounds = [
         {name: booster.step(jax.random.key(index), state)[1].seconds for name, booster in boosters.items()}

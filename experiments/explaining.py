@@ -15,13 +15,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.scipy.special import logsumexp
 from sklearn.metrics import roc_auc_score
 
 import relbo
 from experiments import logistic
 from experiments.data import Classification
+from experiments.edward import ADAM
 from experiments.runs import timed_fit
 from relbo.families import Box, Diagonal, Laplace, LocationScale
 
@@ -40,7 +40,7 @@ class Change:
     first_steps: int = 3000
     steps: int = 600
     edward: bool = False
-    """Edward's optimiser, which the authors' code uses: Adam, 0.1 times 0.9 to the number of hundreds of steps."""
+    """Whether by Edward's optimiser, which the authors' code uses."""
     boxed: bool = False
     product: bool = False
     """The product of one-dimensional mixtures in place of the mixture's density."""
@@ -105,8 +105,9 @@ def _measured(draw: Draw, data: Classification, size: Size, seed: int) -> dict[s
 def _oracle(num_steps: int, edward: bool):
     """One object for all fits: another optimiser would be compiled anew."""
     starts = relbo.paper("fixed")["oracle"].starts
-    optimizer = optax.adam(optax.exponential_decay(0.1, 100, 0.9, staircase=True)) if edward else None
-    return relbo.GradientOracle(optimizer, num_steps=num_steps, num_draws=1, num_restarts=1, starts=starts)
+    return relbo.GradientOracle(
+        ADAM if edward else None, num_steps=num_steps, num_draws=1, num_restarts=1, starts=starts
+    )
 
 
 def _settings(change: Change, num_steps: int) -> dict[str, Any]:

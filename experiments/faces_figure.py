@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.face_fits import BBVI, BOOSTED, DEFAULT, FEW_BBVI, FEW_BOOSTED, LAMBDA
+from experiments.face_fits import BBVI, BOOSTED, DEFAULT, FEW_BBVI, FEW_BOOSTED
 from experiments.factorization import NOISES, Matrix
 from experiments.palette import COLOURS, tidy
 
 _STYLE = {
     BBVI: ("black", "o"),
     BOOSTED: (COLOURS["blue"], "s"),
-    LAMBDA: (COLOURS["line_search"], "v"),
     FEW_BBVI: (COLOURS["grey"], "o"),
     FEW_BOOSTED: (COLOURS["fixed"], "s"),
     DEFAULT: (COLOURS["default"], "^"),
@@ -29,19 +28,19 @@ def figure(
     factors: dict[tuple[str, str], dict[str, Any]],
     matrices: Sequence[Matrix],
     paper: dict[str, dict[int, float]],
-    reference: dict[tuple[str, str], dict[int, float]],
+    reference: str,
 ) -> Figure:
-    """Top: held-out errors. Bottom: the factors of BBVI with fixed and with learned noise."""
-    drawn = Figure(figsize=(13, 6.4), layout="constrained")
-    top, bottom = drawn.subfigures(2, 1, height_ratios=(1.5, 1))
-    axes = top.subplots(1, 3)
-    panels = [(matrices[-1], NOISES[0]), (matrices[0], NOISES[1])]
-    for letter, one, (matrix, noise) in zip("ab", axes, panels, strict=False):
-        known = paper if noise == NOISES[0] else {}
-        _draw_ranks(one, rows, matrix, noise, known, reference.get((matrix.name, noise), {}))
-        tidy(one, letter, f"{matrix.name}\n{noise}")
+    """Top: held-out errors in both scalings, and by iteration. Bottom: the factors of BBVI."""
+    drawn = Figure(figsize=(13, 7), layout="constrained")
+    top, bottom = drawn.subfigures(2, 1, height_ratios=(1.9, 1))
+    axes, noise = top.subplots(1, 3), NOISES[0]
+    for letter, one, matrix in zip("ab", axes, (matrices[-1], matrices[0]), strict=False):  # c is another
+        _draw_ranks(one, rows, matrix, noise, paper, reference)
+        tidy(one, letter, f"{matrix.name}\nnoise {noise}")
+    found = dict(zip(*reversed(axes[0].get_legend_handles_labels()), strict=True))
+    axes[1].legend(found.values(), found.keys(), loc=(0.28, 0.4), fontsize=8, frameon=False, title="a, b")
     _draw_iterations(axes[2], rows, paper)
-    tidy(axes[2], "c", "the authors' program: rank 3, noise sd = 1")
+    tidy(axes[2], "c", f"the authors' program, every seed\nrank 3, noise {noise}")
     _draw_factors(bottom, factors)
     return drawn
 
@@ -53,15 +52,25 @@ def _draw_ranks(axes, rows, matrix: Matrix, noise: str, paper, reference) -> Non
         means = [np.mean([row["test_mse"] for row in found if row["rank"] == rank]) for rank in ranks]
         if ranks:
             axes.plot(ranks, means, marker=marker, color=colour, label=system, alpha=0.85, markersize=5)
+            each = [(row["rank"], row["test_mse"]) for row in found]
+            axes.plot(*zip(*each, strict=True), marker, color=colour, alpha=0.3, markersize=3)
     for system, of_rank in paper.items():
         label = f"the paper: {'BBVI' if system == BBVI else 'boosted'}"
         style = {"color": COLOURS["paper"], "markerfacecolor": "white", "linestyle": "--", "linewidth": 1}
         axes.plot(list(of_rank), list(of_rank.values()), marker="o" if system == BBVI else "s", label=label, **style)
-    if reference:
-        axes.plot(list(reference), list(reference.values()), "k:", label="coordinate-ascent VB")
-    axes.set(xlabel="rank", ylabel="held-out MSE", xticks=sorted({row["rank"] for row in rows}))
-    axes.set_ylim(0, 1.25 * axes.get_ylim()[1])
-    axes.legend(fontsize=7, frameon=False)
+    best = {r["rank"]: r["test_mse"] for r in rows if (r["data"], r["system"]) == (matrix.name, reference)}
+    if best:
+        axes.plot(list(best), list(best.values()), "k:x", label=reference, markersize=4)
+    axes.set(xlabel="rank", ylabel="held-out MSE", xticks=sorted({row["rank"] for row in rows}), yscale="log")
+    _ticks(axes)
+
+
+def _ticks(axes) -> None:
+    """Few, and as numbers."""
+    low, high = axes.get_ylim()
+    shown = [tick for tick in (0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5) if low <= tick <= high]
+    axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
+    axes.minorticks_off()
 
 
 def _draw_iterations(axes, rows, paper) -> None:
@@ -73,15 +82,11 @@ def _draw_iterations(axes, rows, paper) -> None:
         axes.plot(row["mse_by_iteration"], "o-", color=colour, markersize=3, linewidth=1, label=label)
     for system, of_rank in paper.items():
         axes.axhline(of_rank[3], color=COLOURS["paper"], linestyle="--", linewidth=1)
-        axes.text(
-            0,
-            of_rank[3],
-            f" the paper: {'BBVI' if system == BBVI else 'boosted'}",
-            color=COLOURS["paper"],
-            fontsize=7.5,
-            va="bottom",
-        )
-    axes.set(xlabel="iteration (0: the authors' BBVI)", ylabel="held-out MSE", ylim=(0, None))
+        label = f"the paper: {'BBVI' if system == BBVI else 'boosted'}"
+        side = "bottom" if system == BBVI else "top"
+        axes.text(7, of_rank[3], label, color=COLOURS["paper"], fontsize=7.5, va=side, ha="right")
+    axes.set(xlabel="iteration (0: the authors' BBVI)", ylabel="held-out MSE", yscale="log")
+    _ticks(axes)
     axes.legend(fontsize=7, frameon=False)
 
 

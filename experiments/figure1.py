@@ -12,14 +12,12 @@ from matplotlib.figure import Figure
 
 import relbo
 from experiments import exact
-from experiments.failures import TARGETS
+from experiments.figure1_why import SPEC, VARIANTS, above_rounding, draw_reasons, lines, of, others, why, why_table
 from experiments.palette import COLOURS, tidy
-from experiments.report import Options, Report, Table, mean_of
+from experiments.report import Options, Report, Table
 from experiments.runs import Piece, Runs
 
-VARIANTS = {"fixed": "fixed step", "line_search": "line search", "fully_corrective": "fully corrective"}
 LABELS = {**VARIANTS, "default": "relbo's default"}
-SPEC = TARGETS["two modes"]
 _AXIS = np.linspace(-3.2, 3.2, 321)
 _WARM = 2  # from this iteration on nothing is compiled any more
 _SHOWN = (0, 1, 2, 3, 5, 10, 15, 20)
@@ -39,22 +37,30 @@ def run(options: Options, runs: Runs) -> Report:
         for seed in seeds  # seed by seed, so that what the machine does besides is shared by all systems
         for system in LABELS
     ]
+    more = [] if options.quick else others(seeds, num_iterations, _AXIS)
     num_rounds = 2 if options.quick else 15
     pace_piece = Piece(
         {"target": SPEC, "pace": num_iterations, "rounds": num_rounds},
         exact.paced,
         (SPEC, tuple(VARIANTS), num_iterations, num_rounds),
     )
-    *results, pace = runs.all([*fits, pace_piece])
+    *results, pace = runs.all([*fits, *more, pace_piece])
     settings = {
         "target": "0.4 N(-1, 0.5^2) + 0.6 N(1, 0.5^2)",
         "iterations": num_iterations,
         "seeds": list(seeds),
         "paper": str(relbo.paper("fixed")),
     }
-    tables = [kl_table(results), end_table(results), pace_table(pace), seconds_table(results)]
-    figure = draw(results, pace)
-    return Report("Figure 1: two modes", settings, tables, [*results, {"pace": pace}], figure, remarks(pace))
+    return report([*results, {"pace": pace}], settings)
+
+
+def report(raw: list[dict], settings: dict) -> Report:
+    """Everything that is shown, from the raw results."""
+    *results, last = raw
+    pace = last["pace"]
+    tables = [kl_table(results), end_table(results), why_table(results), pace_table(pace), seconds_table(results)]
+    said = [*remarks(pace), *why(results)]
+    return Report("Figure 1: two modes", settings, tables, raw, draw(results, pace), said)
 
 
 def median_fit(results: list[dict], system: str) -> dict:
@@ -63,17 +69,13 @@ def median_fit(results: list[dict], system: str) -> dict:
     return found[(len(found) - 1) // 2]
 
 
-def of(results: list[dict], system: str) -> list[dict]:
-    return [result for result in results if result["system"] == system]
-
-
 def kl_table(results: list[dict]) -> Table:
     """Mean over the seeds with its standard error; the KL of each is exact."""
     longest = max(len(result["kl"]) for result in results)
     rows = [
         [
             iteration,
-            *(_above_rounding([_at(result["kl"], iteration) for result in of(results, system)]) for system in LABELS),
+            *(above_rounding([_at(result["kl"], iteration) for result in of(results, system)]) for system in LABELS),
         ]
         for iteration in range(longest)
         if iteration in _SHOWN
@@ -91,8 +93,8 @@ def end_table(results: list[dict]) -> Table:
         rows.append(
             [
                 label,
-                _above_rounding([result["kl"][-1] for result in found]),
-                _above_rounding([min(result["kl"]) for result in found]),
+                above_rounding([result["kl"][-1] for result in found]),
+                above_rounding([min(result["kl"]) for result in found]),
                 _exact(middle["kl"][-1]),
                 own,
                 float(np.median([result["components"][-1] for result in found])),
@@ -107,16 +109,16 @@ def seconds_table(results: list[dict]) -> Table:
     rows = []
     for system, label in LABELS.items():
         found, warm = of(results, system), _warm_seconds(results, system)
-        low, middle, high = np.quantile(warm, [0.25, 0.5, 0.75])
-        evaluations = np.median(np.concatenate([result["evaluations"][_WARM:] for result in found]))
+        evaluations = [number for result in found for number in result["evaluations"][_WARM:]]
+        pace = "{:.1f} ({:.1f} to {:.1f})".format(*1e3 * np.quantile(warm, [0.5, 0.25, 0.75])) if len(warm) else "-"
         rows.append(
             [
                 label,
                 found[0]["total_seconds"],
                 found[0]["cpu_seconds"],
                 float(np.median([result["total_seconds"] for result in found[1:] or found])),
-                f"{1e3 * middle:.1f} ({1e3 * low:.1f} to {1e3 * high:.1f})",
-                int(evaluations),
+                pace,
+                int(np.median(evaluations)) if evaluations else "-",
             ]
         )
     columns = [
@@ -144,9 +146,8 @@ def remarks(pace: dict) -> list[str]:
         "Iteration 0 of the paper's presets is plain black-box VI (BBVI), the same in all three.",
         'The paper calls line search and full correction "dramatically slower" than the fixed step. With the same '
         f"oracle, an iteration takes {ratio_of(pace, 'line_search')} times as long with line search and "
-        f"{ratio_of(pace, 'fully_corrective')} times with full correction, with 1,000 draws a component for "
-        "both, as in "
-        "the authors' code: both search on draws made once.",
+        f"{ratio_of(pace, 'fully_corrective')} times with full correction, with 1,000 draws a component for both: both "
+        "search on draws made once.",
         "Programs are shared: the first fit (fixed step) compiles the oracle of all three variants, and the others "
         "only their step rule. The default has an oracle of its own, races for its coordinates and refines.",
         "CPU seconds are those of all threads: on a quiet machine a fit takes hardly longer than these.",
@@ -157,13 +158,21 @@ def remarks(pace: dict) -> list[str]:
 
 
 def draw(results: list[dict], pace: dict) -> Figure:
-    figure = Figure(figsize=(10.5, 3.7), layout="constrained")
-    densities, curves, times = figure.subplots(1, 3, width_ratios=[1.45, 1.2, 0.7])
+    figure = Figure(figsize=(11, 6.6), layout="constrained")
+    top, bottom = figure.subfigures(2, 1, height_ratios=[1.15, 1])
+    densities, curves = top.subplots(1, 2, width_ratios=[1.2, 1])
+    reasons, times = bottom.subplots(1, 2, width_ratios=[2.2, 1])
     _draw_densities(densities, results)
     _draw_curves(curves, results)
+    draw_reasons(reasons, lines(results))
     _draw_times(times, pace)
-    titles = ("last iterate, each system's median seed", "error by iteration, every seed", "time, same oracle")
-    for axes, letter, title in zip((densities, curves, times), "abc", titles, strict=True):
+    titles = (
+        "last iterate, each system's median seed",
+        "error by iteration, every seed",
+        "one thing changed: KL at the end, every seed",
+        "time, same oracle",
+    )
+    for axes, letter, title in zip((densities, curves, reasons, times), "abcd", titles, strict=True):
         tidy(axes, letter, title)
     return figure
 
@@ -230,7 +239,3 @@ def _at(values: list[float], index: int) -> float:
 
 def _exact(value: float) -> str:
     return f"below {_FLOOR:.0e}" if abs(value) < _FLOOR else f"{value:.3g}"
-
-
-def _above_rounding(values: list[float]):
-    return f"below {_FLOOR:.0e}" if max(np.abs(values)) < _FLOOR else mean_of(values)

@@ -1,6 +1,6 @@
 """`python -m experiments.page [--mixed] [--render]`: README.md from what is said and from the results.
 
-With `--render`, tables and figures of the regressions and of the explanations are made anew from the raw results first.
+With `--render`, tables and figures are made anew first, where the raw results hold all that they show.
 
 Results of several versions of the engine are not put on one page, unless `--mixed` is given; the page then says which
 experiment was made by which.
@@ -11,10 +11,23 @@ import pathlib
 import sys
 from typing import Any
 
-from experiments import explanations, regressions, sources, systems, verdict
+import relbo
+from experiments import (
+    explaining,
+    explanations,
+    face_fits,
+    figure1,
+    headline,
+    regression,
+    regressions,
+    sources,
+    systems,
+    verdict,
+)
 from experiments.registry import EXPERIMENTS
 
 HERE = pathlib.Path(__file__).parent
+_REPORTS = {"figure1": figure1.report, "explanations": explanations.report, "systems": systems.report}
 
 
 def page(folder: pathlib.Path = HERE, *, mixed: bool = False) -> str:
@@ -22,11 +35,12 @@ def page(folder: pathlib.Path = HERE, *, mixed: bool = False) -> str:
     raw = results(folder)
     text = (folder / "about.md").read_text()
     parts = {
-        "headline": verdict.headline(raw),
+        "headline": headline.headline(raw),
         "verdict": verdict.markdown(raw),
         "sources": sources.markdown(),
         "code": _code(raw, mixed),
-        "minutes": f"{sum(one.minutes for one in EXPERIMENTS.values()):.0f}",
+        "minutes": f"{sum(one.get('cpu_seconds', 0) for one in raw.values()) / 60:.0f}",
+        **_steps(),
         "names": ", ".join(EXPERIMENTS),
     }
     for name, part in parts.items():
@@ -40,6 +54,21 @@ def page(folder: pathlib.Path = HERE, *, mixed: bool = False) -> str:
         title, _, rest = path.read_text().removeprefix("# ").partition("\n")
         sections.append(f"## {name}\n\n{title}\n\n![{title}](results/{name}.png)\n{rest}")
     return "\n".join(sections).rstrip() + "\n"
+
+
+def _steps() -> dict[str, str]:
+    """What the page says of steps and draws, from the settings that are run."""
+    faces, rules = face_fits.Budget(), [relbo.paper(name) for name in ("line_search", "fully_corrective")]
+    searching = {rule["step"].num_draws for rule in rules}
+    numbers = {
+        "authors_steps": explaining.CHANGES["authors' steps"].first_steps,
+        "authors_faces_steps": faces.few_steps,
+        "bbvi_steps": regression.Settings().first_steps,
+        "faces_steps": faces.num_steps,
+        "paper_draws": rules[0]["oracle"].ascent.num_draws,
+        "search_draws": searching.pop(),
+    }
+    return {name: f"{number:,}" for name, number in numbers.items()}
 
 
 def results(folder: pathlib.Path = HERE) -> verdict.Raw:
@@ -65,31 +94,32 @@ def _code(raw: verdict.Raw, mixed: bool) -> str:
     engines = {code_of(one)["engine"] for one in raw.values()}
     if len(engines) <= 1:
         version = code_of(next(iter(raw.values())))["relbo"] if raw else "?"
-        return (
+        head = (
             f"All results were made by one version of the code: relbo {version}, engine `{next(iter(engines), '?')}`."
         )
+        return "\n".join([head, "", *_code_table(raw)])
     if not mixed:
         each = ", ".join(f"{name}: {code_of(one)['engine']}" for name, one in raw.items())
         raise ValueError(
             f"The results are of {len(engines)} versions of the engine ({each}). Run what is old again, or say "
-            "--mixed: "
+            f"--mixed: "
             "the page then names them."
         )
-    lines = [
-        f"**The results are of {len(engines)} versions of the engine**, which is tuned while experiments run; "
-        "numbers of "
-        "different rows of this table should not be compared to the last digit.",
-        "",
-        "| experiment | engine | the experiment's own code | CPU minutes |",
-        "|---|---|---|---|",
-    ]
+    head = (
+        f"**The results are of {len(engines)} versions of the engine**, which is tuned while experiments run; numbers "
+        f"of "
+        "different rows of this table should not be compared to the last digit."
+    )
+    return "\n".join([head, "", *_code_table(raw)])
+
+
+def _code_table(raw: verdict.Raw) -> list[str]:
+    lines = ["| experiment | engine | the experiment's own code | CPU minutes |", "|---|---|---|---|"]
     for name, one in raw.items():
         code, minutes = code_of(one), one.get("cpu_seconds")
-        lines.append(
-            f"| {name} | `{code['engine']}` | `{code['experiment']}` | "
-            f"{'-' if minutes is None else f'{minutes / 60:.1f}'} |"
-        )
-    return "\n".join(lines)
+        cost = "-" if minutes is None else f"{minutes / 60:.1f}"
+        lines.append(f"| {name} | `{code['engine']}` | `{code['experiment']}` | {cost} |")
+    return lines
 
 
 def render(folder: pathlib.Path = HERE) -> None:
@@ -100,8 +130,8 @@ def render(folder: pathlib.Path = HERE) -> None:
             continue  # of an older form
         if name in subjects:
             made = regressions.report(subjects[name], raw["results"], raw["settings"])
-        elif name in ("explanations", "systems"):
-            made = {"explanations": explanations, "systems": systems}[name].report(raw["results"], raw["settings"])
+        elif name in _REPORTS:
+            made = _REPORTS[name](raw["results"], raw["settings"])
         else:
             continue
         (folder / "results" / f"{name}.md").write_text(made.markdown())

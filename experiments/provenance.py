@@ -1,8 +1,8 @@
 """Which code made a result: digests of relbo's engine and of the experiment, and the versions of the libraries.
 
-A digest is of the syntax tree without documentation, so that a comment or docstring changes nothing. Rooms of relbo on
-which no number of an experiment can depend (the command line, plots, reports, files, front ends to other languages)
-are left out; what is new is in.
+A digest is of the syntax tree without words: comments, docstrings and what an error says change nothing. Parts of relbo
+on which no number of an experiment can depend (the command line, plots, reports, files, front ends to other languages,
+progress, several processes) are left out; what is new is in.
 """
 
 import ast
@@ -18,9 +18,14 @@ import relbo
 HERE = pathlib.Path(__file__).parent
 LEFT_OUT = (
     "__main__.py", "cli", "plots", "reporting", "views", "storage", "calibration", "comparison", "distributed",
-    "targets/numpyro", "targets/pymc", "targets/stan", "targets/rows",
+    "targets/numpyro", "targets/pymc", "targets/stan", "targets/rows", "posterior/guide.py", "posterior/prediction.py",
+    "diagnostics/diagnosis.py", "diagnostics/verdict.py", "diagnostics/resampling.py", "loop/cautions.py",
+    "loop/fits.py", "loop/many.py", "loop/progress.py", "loop/together.py", "loop/words.py", "runtime/folders.py",
+    "runtime/interrupts.py", "runtime/journal.py", "runtime/plain.py", "runtime/require.py", "runtime/tables.py",
+    "runtime/warn.py", "runtime/words.py", "runtime/workers.py",
 )  # fmt: skip
-"""Rooms of relbo that no result depends on: experiments go through `from_log_density` and save nothing."""
+"""Parts of relbo that no result depends on: experiments go through `from_log_density`, fit in one process, save
+nothing, and of a diagnosis read log Z alone."""
 MACHINERY = ("provenance", "report", "runs", "palette")
 """Modules of the experiments that keep and show results, and compute none."""
 _LIBRARIES = ("jax", "jaxlib", "equinox", "optax", "numpy", "numpyro", "scikit-learn")
@@ -74,10 +79,12 @@ def imported(module: str) -> set[str]:
 
 
 def _bare(tree: ast.Module) -> ast.Module:
-    """Without strings that stand alone: docstrings, and what is said of fields."""
+    """Without strings that stand alone (docstrings, and what is said of fields) and without what errors say."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
             kept = [one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
             node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
+        if isinstance(node, ast.Raise):
+            node.exc = node.cause = None
     return tree

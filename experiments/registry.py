@@ -24,21 +24,21 @@ class Experiment:
 
 
 EXPERIMENTS = {
-    "figure1": Experiment("figure1:run", ("exact",), 3),
-    "theory": Experiment("theory:run", ("convergence", "exact", "curvature"), 6),
+    "figure1": Experiment("figure1:run", ("exact",), 6),
+    "theory": Experiment("theory:run", ("convergence", "exact", "curvature"), 2),
     "chemreact": Experiment(
-        "regressions:chemreact", ("regression",), 10, ("chemreact10.npz", "chemreact100_part.npz", "ds1.100_train.npz")
+        "regressions:chemreact", ("regression",), 5, ("chemreact10.npz", "chemreact100_part.npz", "ds1.100_train.npz")
     ),
     "icu": Experiment(
         "regressions:icu",
         ("regression",),
-        12,
+        4,
         ("icu_mortality.npz", "eicu_demo_mortality.npz", "train_test_split.npz"),
     ),
-    "wine": Experiment("regressions:wine", ("regression",), 5, ("wine_quality.npz",)),
-    "explanations": Experiment("explanations:run", ("explaining",), 8, ("chemreact100_part.npz",)),
-    "systems": Experiment("systems:run", ("comparing",), 8, ("chemreact10.npz",)),
-    "coordinates": Experiment("coordinates:run", ("coordinates",), 3),
-    "faces": Experiment("faces:run", ("face_fits",), 15, ("cbcl_faces.npz",)),
+    "wine": Experiment("regressions:wine", ("regression",), 2, ("wine_quality.npz",)),
+    "explanations": Experiment("explanations:run", ("explaining",), 4, ("chemreact100_part.npz",)),
+    "systems": Experiment("systems:run", ("comparing",), 6, ("chemreact10.npz",)),
+    "coordinates": Experiment("coordinates:run", ("coordinates",), 1),
+    "faces": Experiment("faces:run", ("face_fits",), 5, ("cbcl_faces.npz",)),
 }
 """In order of importance: what is stopped early has done the first."""

@@ -119,7 +119,7 @@ def figure(results: Sequence[Row], paper: dict[str, tuple[float, float]]) -> Fig
                 style["markerfacecolor"] = "white"
             _point(left, paired(results, data, system, family, "test_auroc"), place, AUROC_RANGE, style)
             _point(right, paired(results, data, system, family, "elbo"), place, ELBO_RANGE, style)
-            ticks.append((place, f"{system}, {family}" if family in _MARKER else system, _COLOUR[system]))
+            ticks.append((place, system if family == "full normal" else f"{system}, {family}", _COLOUR[system]))
             place += 1
     _finish(left, right, ticks, place)
     return drawn

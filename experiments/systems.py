@@ -55,7 +55,7 @@ def report(results, settings: dict[str, Any]) -> Report:
     """Everything that is shown, from the raw results."""
     truth = next(result for result in results if result["system"] == TRUTH)
     log_z = next(result["log_z"] for result in results if result["system"] == DEFAULT)
-    told = remarks(results, truth, log_z, len(settings["seeds"]))
+    told = remarks(results, truth, log_z, settings)
     tables = [table(settings, results, truth, log_z)]
     title = f"The compared systems on {settings['data']}"
     return Report(title, settings, tables, results, picture(results, truth, log_z), told)
@@ -144,8 +144,11 @@ def picture(results, truth, log_z) -> Figure:
     left.set_yticks(
         range(len(names)), [f"{name}\n{FAMILIES.get(name, 'mean-field normal')}" for name in names], fontsize=7.5
     )
+    largest = max(float(divergences(results, name, log_z).max()) for name in names)
     left.set(
-        xscale="log", xlabel="KL to the posterior, nats (every seed; the label is their mean)", xlim=(0.8 * LEAST, 2)
+        xscale="log",
+        xlabel="KL to the posterior, nats (every seed; the label is their mean)",
+        xlim=(0.8 * LEAST, max(2.0, 4 * largest)),
     )
     own = 1 / np.sqrt(truth["smallest_ess"])
     right.axvline(own, color="grey", linewidth=0.8)
@@ -164,7 +167,7 @@ def _shown(value: float) -> str:
     return f"below {LEAST:g}" if value <= LEAST else f"{value:.2g}"
 
 
-def remarks(results, truth, log_z, num_seeds: int) -> list[str]:
+def remarks(results, truth, log_z, settings: dict[str, Any]) -> list[str]:
     """Sentences of method, and those of the results that these results bear out."""
     kept = [
         name
@@ -172,15 +175,18 @@ def remarks(results, truth, log_z, num_seeds: int) -> list[str]:
         if name not in (TRUTH, FLOW, DEFAULT, "BBVI")
         and all(result["components"] == 1 for result in results if result["system"] == name)
     ]
-    default = [result for result in results if result["system"] == DEFAULT]
+    default, draws = [result for result in results if result["system"] == DEFAULT], settings["elbo_draws"]
     numbers = sorted({result["components"] for result in default})
     told = [
-        f"{num_seeds} seeds each, NUTS once. Held equal for all earlier systems: no whitening, no refinement, the "
+        f"{len(settings['seeds'])} seeds each, NUTS once. Held equal for all earlier systems: no whitening, no "
+        f"refinement, the "
         "number of iterations, and the number of Adam steps and draws for the first component and for each that "
         "follows, at the learning rate of the presets. BBVI and the flow get the steps of all components in "
         "one go. Guo "
         "et al. take no Adam steps: their first normal comes from our natural gradients. Evaluations of NUTS are those "
-        "after warm-up. Errors of means and standard deviations are from 2,000 draws, so that 0.05 is chance.",
+        f"after warm-up. Errors of means and standard deviations are from {draws:,} draws, so that "
+        f"{2 / np.sqrt(draws):.2f} "
+        "is chance.",
         f"The default ends with {' or '.join(map(str, numbers))} component{'s' if numbers != [1] else ''}, "
         f"{_shown(float(divergences(results, DEFAULT, log_z).mean())).replace('below', 'less than')} nats from the "
         "posterior.",

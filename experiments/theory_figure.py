@@ -47,8 +47,8 @@ def _draw_bends(axes, bends: list[dict]):
         axes.plot(bend["gamma"], bend["value"], color=colour, linewidth=1.8)
         axes.plot([1e-15, 3e-12], [bend["limit_of_the_proof"]] * 2, color=colour, linestyle=":", linewidth=1.4)
         axes.annotate(
-            f"r = {bend['ratio']:g}", (bend["gamma"][-3], bend["value"][-3]), xytext=(0, 4),
-            textcoords="offset points", fontsize=8, color=colour,
+            f"r = {bend['ratio']:g}", (bend["gamma"][-3], bend["value"][-3]), xytext=(-5, 3),
+            textcoords="offset points", ha="right", fontsize=8, color=colour,
         )  # fmt: skip
     axes.text(
         1e-6, 0.02, "dotted: $\\int (s - q)^2$, the proof's limit", fontsize=7.5, color="0.3", va="center", ha="center"
@@ -64,14 +64,11 @@ def _draw_wide(axes, curves: dict):
         return
     for variant, curve in found.items():
         errors = np.maximum(curve["error"], _FLOOR)
-        axes.plot(np.arange(len(errors)) + 1, errors, color=COLOURS[variant], linewidth=1.6)
-        axes.annotate(
-            _CURVES[variant][0], (len(errors), errors[-1]), xytext=(-4, 5), textcoords="offset points", ha="right",
-            fontsize=7.5, color=COLOURS[variant],
-        )  # fmt: skip
+        axes.plot(np.arange(len(errors)) + 1, errors, color=COLOURS[variant], linewidth=1.6, label=_CURVES[variant][0])
+    axes.legend(frameon=False, fontsize=7.5, loc="lower left")
     steps = np.arange(2, 32)
     axes.plot(steps, 0.3 * (steps / 2.0) ** (-1 / 3), color="0.4", linestyle=":", linewidth=1)
-    axes.text(60, 0.3 * 31 ** (-1 / 3), "$t^{-1/3}$: the bound", fontsize=7.5, ha="right", va="bottom")
+    axes.text(31, 0.16, "the bound: $t^{-1/3}$", fontsize=7.5, ha="right", va="bottom")
     axes.set(xscale="log", yscale="log", xlabel="t + 1", ylabel="KL($q_t$ || p) - f*, nats")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import relbo
-from experiments import convergence, curvature, exact, failures, figure1
+from experiments import convergence, correcting, curvature, exact, failures, figure1, figure1_why
 from experiments.hull import FAMILY, Hull, LatticeNormal, Problem, chi_square
 from helpers import door_of
 from relbo.ascent import Aim
@@ -210,7 +210,7 @@ def test_the_divergence_of_a_whole_step_is_the_closed_form():
 
 
 def test_the_median_seed_is_shown_not_the_luckiest():
-    fits = [{"system": "fixed", "seed": seed, "kl": [1.0, kl]} for seed, kl in enumerate((0.3, 0.1, 0.2))]
+    fits = [{"system": "fixed", "change": "", "seed": seed, "kl": [1.0, kl]} for seed, kl in enumerate((0.3, 0.1, 0.2))]
     assert figure1.median_fit(fits, "fixed")["kl"][-1] == 0.2
 
 
@@ -231,5 +231,88 @@ def test_symmetric_modes_hold_the_relbo_in_the_middle_and_not_the_finite_step():
 
 
 def test_warm_seconds_leave_out_what_compiles_and_what_polishes():
-    result = {"system": "fixed", "seconds": [9.0, 8.0, 0.1, 0.2, 5.0], "kind": ["first", "a", "a", "a", "polish"]}
+    result = {
+        "system": "fixed",
+        "change": "",
+        "seconds": [9.0, 8.0, 0.1, 0.2, 5.0],
+        "kind": ["first", "a", "a", "a", "polish"],
+    }
     np.testing.assert_array_equal(figure1._warm_seconds([result], "fixed"), [0.1, 0.2])
+
+
+SPEC = ((0.4, 0.6), (-1.0, 1.0), (0.5, 0.5))
+
+
+def crowded():
+    """Weights far from right on the target's components and on a third one between them."""
+    return normals([0.5, 0.2, 0.3], [[-1.0], [1.0], [0.0]], [[0.5], [0.5], [1.1]])
+
+
+def test_the_best_weights_of_the_targets_own_components_are_its_own():
+    mixture = crowded()
+    least, gap = correcting.corrected(SPEC, mixture)
+    assert gap < 1e-8 and abs(least) < 1e-6
+    own = exact.kl(mixture, exact.normal_mixture(*SPEC))
+    used = np.flatnonzero(np.asarray(mixture.log_weights) > -np.inf)
+    problem = correcting.problem_of(SPEC, *correcting.spread_of(mixture, used))
+    np.testing.assert_allclose(problem.value(np.exp(np.asarray(mixture.log_weights, float))[used]), own, atol=1e-6)
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_steps_by_quadrature_are_the_best_of_their_kind(every):
+    """The proposal is the second component; what is sought is found among many weights tried."""
+    mixture = crowded()
+    weights = np.exp(np.asarray(mixture.log_weights, float))
+    weights[1] = 0.0
+    weights /= weights.sum()
+    step = correcting.ByQuadrature(SPEC, every)
+
+    class Cached:
+        pass
+
+    cached = Cached()
+    cached.weights = weights
+    found, _ = step.update(cached, mixture, np.array([1]), 1, ())
+    problem = correcting.problem_of(SPEC, *correcting.spread_of(mixture, np.arange(3)))
+    if every:
+        np.testing.assert_allclose(found.weights[:3], [0.4, 0.6, 0.0], atol=1e-4)
+        return
+    corner = np.array([0.0, 1.0, 0.0])
+    tried = [weights[:3] + gamma * (corner - weights[:3]) for gamma in np.linspace(0, 1, 201)]
+    assert problem.value(found.weights[:3]) <= min(map(problem.value, tried)) + 1e-9
+    np.testing.assert_allclose(found.weights[0] / found.weights[2], 0.5 / 0.3, rtol=1e-5)
+
+
+def test_the_line_search_of_the_authors_script_moves_a_little_from_the_open_loop_step():
+    class Sloped:
+        """KL grows, or falls, towards the proposal everywhere: the slope is that number."""
+
+        weights = np.array([1.0, 0.0])
+
+        def __init__(self, slope):
+            self.slope = slope
+
+        def gradient(self, weights):
+            return np.array([0.0, self.slope])
+
+    moved = 0.1 * sum(1 / number for number in range(1, 11))
+    for slope in (0.2, -0.2):
+        found, _ = correcting.ShortSearch().update(Sloped(slope), None, np.array([1]), 3, ())
+        np.testing.assert_allclose(found.step_size, 2 / 5 - slope * moved)
+    assert correcting.ShortSearch().update(Sloped(50.0), None, np.array([1]), 3, ())[0].step_size == 0.0
+
+
+def test_what_is_changed_of_a_variant_is_what_is_said():
+    parts = {
+        exact.QUADRATURE: {"step"},
+        exact.KEPT: {"step"},
+        exact.FINITE: {"objective"},
+        exact.SCRIPT: {"oracle"},
+        exact.GROWING: {"objective"},
+    }
+    assert set(parts) == set(figure1_why.RUN) == set(figure1_why.CHANGES)
+    for change, (_, systems) in figure1_why.RUN.items():
+        for system in systems:
+            plain, changed = relbo.paper(system), exact.changed(SPEC, system, change)
+            more = {"step"} if (change, system) == (exact.SCRIPT, "line_search") else set()
+            assert {name for name in plain if plain[name] != changed[name]} == parts[change] | more, (change, system)

@@ -34,6 +34,19 @@ def test_presets_differ_in_what_they_say_and_are_made_of_what_a_file_can_hold():
     assert relbo.preset("dresdner2021")["objective"] == relbo.paper()["objective"]
 
 
+def test_the_papers_rules_search_on_as_many_draws_as_the_authors_code():
+    """By its name alone a rule is thriftier: 64 draws of every component."""
+    rules = {name: relbo.paper(name)["step"] for name in ("fixed", "line_search", "fully_corrective")}
+    assert {name: rule.num_draws for name, rule in rules.items()} == {
+        "fixed": 0,
+        "line_search": 1000,
+        "fully_corrective": 1000,
+    }
+    assert decode(encode(tuple(rules.values()))) == tuple(rules.values())
+    settings = {name: value for name, value in relbo.paper().items() if name not in OF_FIT}
+    assert relbo.make_booster(target_of("two_modes"), **settings).step_rule == rules["fully_corrective"]
+
+
 def test_wrong_use_is_refused():
     with pytest.raises(ValueError, match=r"guo2015.*guo2016"):
         relbo.preset("guo2015")
