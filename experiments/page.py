@@ -101,12 +101,12 @@ def _code(raw: verdict.Raw, mixed: bool) -> str:
     if not mixed:
         each = ", ".join(f"{name}: {code_of(one)['engine']}" for name, one in raw.items())
         raise ValueError(
-            f"The results are of {len(engines)} versions of the engine ({each}). Run what is old again, or say --mixed: "
-            "the page then names them."
+            f"The results are of {len(engines)} versions of the engine ({each}). Run what is old again, or say "
+            "--mixed: the page then names them."
         )
     head = (
-        f"**The results are of {len(engines)} versions of the engine**, which is tuned while experiments run; numbers of "
-        "different rows of this table should not be compared to the last digit."
+        f"**The results are of {len(engines)} versions of the engine**, which is tuned while experiments run; numbers "
+        "of different rows of this table should not be compared to the last digit."
     )
     return "\n".join([head, "", *_code_table(raw)])
 
