@@ -54,8 +54,8 @@ def _draw_model(axes: Axes, results: Results, model: str) -> None:
             style = {"marker": marker, "edgecolors": edge, "linewidths": 0.7, "zorder": 3}
             axes.scatter(seconds, max(error, FLOOR), size, colour, **style)
             errors.append(error)
-    axes.set(xscale="log", yscale="log", xlim=(5, 250), ylim=(FLOOR / 2, 2 * max([0.5, *errors])))
-    axes.set_xticks([5, 10, 20, 50, 100, 200], ["5", "10", "20", "50", "100", "200"], minor=False)
+    axes.set(xscale="log", yscale="log", xlim=(2, 250), ylim=(FLOOR / 2, 2 * max([0.5, *errors])))
+    axes.set_xticks([2, 5, 10, 20, 50, 100, 200], ["2", "5", "10", "20", "50", "100", "200"], minor=False)
     axes.set_xticks([], minor=True)
     axes.set_title(f"{model}{'' if known else ' *'}, d = {results.models[model]['dim']}", fontsize=7.5)
     axes.tick_params(labelsize=7)
