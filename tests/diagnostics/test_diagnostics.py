@@ -326,3 +326,17 @@ def test_estimates_are_rounded_as_a_person_would():
     assert format_estimate(-77.98312, 0.0123) == "-77.983 +- 0.012"
     assert format_estimate(1234.5, 20.0) == "1234 +- 20"
     assert format_estimate(math.nan, 1.0) == "nan +- 1"
+
+
+def likelihood_of_many(z, rows):
+    return -0.5 * jnp.sum((z - 0.01 * rows[:, None]) ** 2)
+
+
+def test_a_model_with_many_data_is_judged_by_fewer_draws():
+    """Its fit takes a few thousand evaluations, each of which is dear; any other model gets ten thousand draws."""
+    rows = np.random.default_rng(0).standard_normal(20_000).astype(np.float32)
+    many = relbo.fit(relbo.from_log_density(likelihood_of_many, np.zeros(2), args=(rows,)), progress_bar=False)
+    few = relbo.fit(relbo.from_log_density(likelihood_of_many, np.zeros(2), args=(rows[:50],)), progress_bar=False)
+    assert many.num_evaluations < 10_000 and few.num_evaluations < 10_000
+    assert relbo.diagnose(many).num_draws == max(1000, many.num_evaluations // 4)
+    assert relbo.diagnose(few).num_draws == 10_000

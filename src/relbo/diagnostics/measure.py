@@ -11,6 +11,7 @@ from relbo.diagnostics.defensive import UNCOVERED, NewModes, constrained, draw, 
 from relbo.diagnostics.diagnosis import Defensive, Diagnosis
 from relbo.diagnostics.modes import confirmed, modes_of
 from relbo.diagnostics.parameters import check_parameters, named_columns
+from relbo.model.blocks import block_for, block_of
 from relbo.posterior.posterior import Posterior
 from relbo.records.estimate import Estimate
 from relbo.records.outcome import Stop
@@ -21,7 +22,7 @@ from relbo.targets.stored import StoredTarget
 
 _HEAVY_SHARE = 4  # one draw of the heavy companion for so many of the mixture
 _DRAWS, _FEWEST_DRAWS = 10_000, 1_000  # of the mixture, by default; a tail of a hundred draws has a shape
-_PART = 0.25  # of the evaluations of the fit: what a diagnosis may draw, by default
+_PART = 0.25  # of the evaluations of the fit: what a diagnosis may draw of a model with many data
 _LAST = 3  # iterations, whose gains tell whether the fit was still under way
 _MOST_AXES = 64  # evenly chosen: a heavy tail is seldom that of one coordinate
 
@@ -52,19 +53,25 @@ class Measurements:
 def diagnose(posterior: Posterior, num_draws: int | None = None, seed: int = 0) -> Diagnosis:
     """Measure a posterior on fresh draws, and say in a sentence what the numbers mean.
 
-    By default `num_draws` is 10,000, or a quarter of the evaluations of the fit, where these are fewer (and at least
-    1,000): a model with many data is fitted by a few thousand. Beside these of the mixture a quarter as many are drawn
-    from a heavy-tailed companion and from modes that a fresh search finds, so that tails and modes which the mixture
-    never visits are seen. Of a posterior that was loaded without its model, the draws and the trace in the file are
-    read, and nothing is drawn.
+    By default `num_draws` is 10,000. Of a model with many data it is a quarter of the evaluations of the fit, where
+    these are fewer (and at least 1,000): such a fit takes a few thousand. Beside these of the mixture a quarter as many
+    are drawn from a heavy-tailed companion and from modes that a fresh search finds, so that tails and modes which the
+    mixture never visits are seen. Of a posterior that was loaded without its model, the draws and the trace in the
+    file are read, and nothing is drawn.
     """
-    if num_draws is None:
-        num_draws = int(np.clip(_PART * posterior.num_evaluations, _FEWEST_DRAWS, _DRAWS))
+    num_draws = _default_draws(posterior) if num_draws is None else num_draws
     if num_draws < 100:
         raise ValueError(f"num_draws must be at least 100, got {num_draws}: a tail fit needs a tail.")
     if posterior.target.stored is not None:
         return diagnosis_of(stored_measurements(posterior, posterior.target.stored))
     return diagnosis_of(measure(posterior, num_draws, seed))
+
+
+def _default_draws(posterior: Posterior) -> int:
+    few_at_once = block_of(posterior.whitened) < block_for(posterior.dim)  # because of the length of the data
+    if not few_at_once and not posterior.target.streams:
+        return _DRAWS
+    return int(np.clip(_PART * posterior.num_evaluations, _FEWEST_DRAWS, _DRAWS))
 
 
 def measure(posterior: Posterior, num_draws: int, seed: int) -> Measurements:
